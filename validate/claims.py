@@ -84,8 +84,8 @@ class Claim:
         return f"{self.check}/{self.subject}"
 
     @property
-    def is_inside(self) -> bool:
-        """Return whether it can be measured in a container."""
+    def is_of_container(self) -> bool:
+        """Return whether it is measured in a container of the image, not by the engine's host."""
         return self.probe not in HOST_PROBES
 
     def is_named(self, text: str) -> bool:
@@ -126,9 +126,12 @@ class ClaimSet:
         """Choose the claims of these tiers."""
         return self.choose(lambda claim: claim.tier in tiers)
 
-    def measurable_inside(self) -> ClaimSet:
-        """Return the claims that can be measured in a container."""
-        return self.where(lambda claim: claim.is_inside)
+    def of_container(self) -> ClaimSet:
+        """Return the claims that are measured in a container of the image.
+
+        The others are about what only the engine's host knows, such as labels and layers.
+        """
+        return self.where(lambda claim: claim.is_of_container)
 
     def measured_by(self, probes: Collection[str]) -> ClaimSet:
         """Return the claims that these probes measure."""

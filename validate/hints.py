@@ -207,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _print_hint(hint: Hint, line: str) -> None:
-    """Print the line that was explained, shortened, and what the hint says about it."""
+    """Print a line of an error, and its known cause, fix and source, wrapped for the terminal."""
     width = terminal.width_of(sys.stdout)
     paragraphs = (
         line[:_LONGEST],

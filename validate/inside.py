@@ -94,7 +94,7 @@ def reason_left_out(claim: Claim) -> str:
 
     A validation run on the host reads files as root. Here the container's user reads what it can.
     """
-    if not claim.is_inside:
+    if not claim.is_of_container:
         return "only an engine's host sees the settings and layers of an image"
     if checks.settings(claim.probe).run_as in (RunAs.ARBITRARY_UID, RunAs.EACH_CLAIM):
         return "they take containers of other users"

@@ -70,9 +70,13 @@ def judge(
     *,
     judges: Judges | None = None,
 ) -> Verdict:
-    """Judge the claims of these tiers by what was measured.
+    """Compare what an image must have (claims) with what was measured of it (evidence).
 
-    judges: `CHECK` or `CHECK/SUBJECT` -> a judge that takes the place of the check file's.
+    Returns a verdict for each claim, such as PASS or FAIL, with a reason. Nothing is run.
+
+    tiers: only claims of these are judged; by default, all.
+    judges: functions that judge in place of those in the checks' own files, by the name of the
+        check or claim: `CHECK` or `CHECK/SUBJECT`.
 
     Raises ValueError if the evidence is of another image.
     """
@@ -111,7 +115,9 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> ClaimVerdict:
-    """Return the verdict of a claim.
+    """Return the verdict of a claim by the evidence of a run: PASS, FAIL and so on, with a reason.
+
+    A failure becomes UNPROVEN if it is known to come from the machine, such as a broken driver.
 
     judging: the function that judges such claims; None: the suite has none.
     """

@@ -205,7 +205,10 @@ def advice(hint: Hint) -> str:
 
 
 def markdown(verdict: Verdict) -> str:
-    """Return a Markdown page: the overall verdict, then a table with one row a claim."""
+    """Return the report of a validation in Markdown: the verdict, and a table of all claims.
+
+    A row has a claim's verdict, name, seconds, and the reason with hints.
+    """
     page = [
         f"# {verdict.image}: {verdict.overall}",
         "",

@@ -201,7 +201,7 @@ def run(
     seed: what probes draw random inputs with; None: a new one.
     """
     probes = []
-    to_measure = [claim for claim in claims.measurable_inside().claims if not claim.unproven]
+    to_measure = [claim for claim in claims.of_container().claims if not claim.unproven]
     # Several claims may have the same probe, which measures all of them in one run.
     for probe in dict.fromkeys(claim.probe for claim in to_measure):
         if checks.file_of(probe) is None:
@@ -228,11 +228,12 @@ def run(
 
 
 def _environment_of_probes(probes: Sequence[str], user: UserEnvironment | None) -> dict[str, str]:
-    """Return the environment variables with which these probes run. `user` is that of `run`.
+    """Return the environment variables of the processes that run these probes.
 
-    One of them holds the whole environment of the user who is looked at, for probes to read with
-    `user_environment.recorded`. Raises LookupError if a probe reads files, and the image has no
-    Python with packages.
+    Without a `user`, they are those of this process. With one, whose files are only looked at, they
+    stay as they are here. In both cases one more variable holds the environment of the user who is
+    looked at: probes read it with `user_environment.recorded`. Raises LookupError if a probe reads
+    files, and the image has no Python with packages.
     """
     observed_user = user or user_environment.of_this_process()
     # Probes that read files start no Python of the image, so files must say how it would start.
@@ -244,10 +245,11 @@ def _environment_of_probes(probes: Sequence[str], user: UserEnvironment | None) 
 
 
 def _form_groups(probes: Sequence[str]) -> tuple[list[Group], list[str]]:
-    """Return the groups in the order in which they start, and the probes that run alone later.
+    """Return groups of probes that share a process, and the probes that run alone afterwards.
 
-    Probes that only read files are a group, and so are those that can share an import of torch.
-    Every other probe is a group of its own.
+    A probe is a function that measures claims. Those that only read files are a group, and so are
+    those that can share an import of torch. Every other probe is a group of its own. The groups are
+    in the order in which they start.
     """
     run_alone = [probe for probe in probes if checks.settings(probe).runs_alone]
     others = [probe for probe in probes if probe not in run_alone]
@@ -318,42 +320,35 @@ def _run_side_by_side(
 
 
 def run_group(group: Group, settings: RunSettings, environ: Mapping[str, str]) -> Iterator[Record]:
-    """Run a group in a new process with this environment, and yield the records that it writes.
+    """Run the probes of a group in one new process, and yield a record of each as it ends.
 
-    If the process ends early, no probe is lost. Those of a group that prepares run again, each in
-    a group of its own without preparing. A probe that was in such a group already gets a record
-    that says how the process ended.
+    A probe is a function that measures claims; its record has what it measured and how it ended.
+    `environ` is the environment of the process. A process that hangs is killed after a time.
+
+    Every probe gets a record, even if the process ends early. If the process was to prepare
+    something for all probes, those without a record run again, each in a process of its own that
+    prepares nothing. Otherwise their record says how the process ended.
     """
     started = time.monotonic()
     log = Path(tempfile.mkdtemp(dir=settings.scratch), "log")
-    # Each fork has its own limit. That of the process is for a process that hangs itself: the time
-    # of all forks, one after another, and of one more before the first.
+    # The process kills a probe that takes too long. This limit is for a process that hangs itself:
+    # the time of all probes, one after another, and of one more for what comes before them.
     limits = [_seconds_allowed(probe, settings.timeout) for probe in group.probes]
     process_limit = limits[0] + sum(limits)
-    missing = list(group.probes)
 
     read_end, write_end = os.pipe()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            _group_command(group, settings, write_end),
-            env=environ,
-            pass_fds=[write_end],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    process = _start_group(group, settings, environ, records_descriptor=write_end, log=log)
     # Only the process writes now, so that reading ends when it does.
     os.close(write_end)
+
+    # Pass on the records as they come.
+    without_record = list(group.probes)
     watchdog = threading.Timer(process_limit, end_session, [process.pid])
     watchdog.start()
     try:
         with os.fdopen(read_end, encoding="utf-8") as lines:
-            for line in lines:
-                if not line.endswith("\n"):  # the process was killed while it wrote
-                    break
-                record = Record.from_json(json.loads(line))
-                missing.remove(record.probe)
+            for record in _parse_records(lines):
+                without_record.remove(record.probe)
                 yield record
     finally:
         watchdog.cancel()
@@ -363,14 +358,49 @@ def run_group(group: Group, settings: RunSettings, environ: Mapping[str, str]) -
     seconds = time.monotonic() - started
     if seconds >= process_limit:
         exit_code = None  # it did not end, but was killed
-    # The process ended before these probes were measured.
-    for probe in missing:
+    for probe in without_record:
         if group.prepare:
             yield from run_group(Group([probe]), settings, environ)
         else:
-            # The end of the process stands for that of the fork.
+            # The end of the process stands for that of the probe.
             end = ForkEnd(0, exit_code, seconds)
             yield _make_record(probe, end, lines=(), log=log)
+
+
+def _start_group(
+    group: Group,
+    settings: RunSettings,
+    environ: Mapping[str, str],
+    *,
+    records_descriptor: int,
+    log: Path,
+) -> subprocess.Popen[bytes]:
+    """Start the process of a group, as the leader of a session, and return it.
+
+    records_descriptor: the open file to which it writes records.
+    log: the file that gets its stdout and stderr.
+    """
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            _group_command(group, settings, records_descriptor),
+            env=environ,
+            pass_fds=[records_descriptor],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _parse_records(lines: Iterable[str]) -> Iterator[Record]:
+    """Yield the record in each line of JSON.
+
+    A line without an end is the last one: the process was killed while it wrote it.
+    """
+    for line in lines:
+        if not line.endswith("\n"):
+            return
+        yield Record.from_json(json.loads(line))
 
 
 def _group_command(group: Group, settings: RunSettings, records_descriptor: int) -> list[str]:
@@ -410,29 +440,35 @@ def measure_group(
     jobs: int,
     timeout: float | None,
 ) -> None:
-    """Measure each probe of a group in a fork of this process, and write a record a line.
+    """Measure each probe of a group in a fork of this process, and write a record of each.
 
-    prepare: first do here what all the probes begin with.
-    records_descriptor: the open file to which records are written, in the order in which probes
-        end.
+    A probe is a function that measures claims. Its record has what it measured and how it ended: a
+    probe that crashes, or is killed for its time, gets one, too. This is what the process that
+    `run_group` starts does.
+
+    prepare: first do here what all the probes begin with, so that it is done once.
+    records_descriptor: the open file to which records are written, as lines of JSON, in the order
+        in which probes end.
     scratch: the folder for logs and caches.
     jobs: how many forks run at once.
     timeout: seconds for each probe; None: its own limit, else its tier's.
     """
+    # All probes of a group read files, or none does.
     if _reads_files(probes[0]):
         sys.addaudithook(_refuse_pipes_and_devices)
     if prepare:
         _prepare(probes)
 
     with contextlib.ExitStack() as open_files:
-        # One for each probe, in the same order.
-        works: list[Work] = []
+        # Prepare a fork for each probe. Both lists are in the order of the probes.
+        forks: list[Work] = []
         results: list[BinaryIO] = []
         for probe in probes:
             folder = Path(tempfile.mkdtemp(dir=scratch))
             log = folder / "log"
             log.touch()
-            # Measurements go to a file without a name, which other probes cannot find.
+            # The fork writes what it measures to a file without a name, which other probes cannot
+            # find.
             result = open_files.enter_context(tempfile.TemporaryFile())
             results.append(result)
             measure = partial(
@@ -443,14 +479,15 @@ def measure_group(
                 records_descriptor=records_descriptor,
                 folder=folder,
             )
-            works.append(Work(measure, log=log, seconds=_seconds_allowed(probe, timeout)))
+            forks.append(Work(measure, log=log, seconds=_seconds_allowed(probe, timeout)))
 
-        # A record is written when its probe ends, so that one that hangs holds back no other.
+        # Run the forks. A record is written when its probe ends, so that one that hangs holds back
+        # no other.
         records = open_files.enter_context(open(records_descriptor, "w", encoding="utf-8"))
-        for end in fork_each(works, jobs, own_sessions=True):
+        for end in fork_each(forks, jobs, own_sessions=True):
             number = end.number
             lines = _read_lines(results[number])
-            record = _make_record(probes[number], end, lines=lines, log=works[number].log)
+            record = _make_record(probes[number], end, lines=lines, log=forks[number].log)
             records.write(json.dumps(asdict(record)) + "\n")
             records.flush()
 

@@ -107,7 +107,10 @@ def environment_claims(
 
 
 def _start_claim() -> Claim:
-    """Return the claim that only files with a known owner run when Python starts."""
+    """Return the claim that no code of unknown owner runs whenever Python starts.
+
+    Such code stands in files like sitecustomize.py. The claim is not required: an audit reports it.
+    """
     expect: EnvironmentExpect = {
         "required": {},
         "denied": dict(expectations.DENIED_VARIABLES),
@@ -124,7 +127,11 @@ def _start_claim() -> Claim:
 
 
 def _file_claims(environment: SurveyedEnvironment) -> list[Claim]:
-    """Return the claims that installed files are unaltered, and that each file has an owner."""
+    """Return two claims about the files of an environment that is audited.
+
+    Each file must be as its wheel recorded it, and must belong to a package. A claim names the
+    check that measures it, and what its judge expects.
+    """
     conda_packages = []
     for distribution in environment["distributions"]:
         if distribution["installer"] == "conda":
@@ -265,7 +272,10 @@ def _narrow_to_served_gpus(code_claim: Claim, code: Sequence[LibraryCode]) -> Cl
 
 
 def image_claims() -> list[Claim]:
-    """Return the claims about a whole image that our checks measure: leftovers and secrets."""
+    """Return the claims of an audit about all files of an image, whoever built it.
+
+    They are: no leftovers of its build, and no credentials in files, variables, labels and steps.
+    """
     # Our own images leave these two folders empty. Other images may well use them.
     folders_of_users = ("/workspace/*", "/root/.local/*")
     leftovers = {}
@@ -477,7 +487,7 @@ the same file there."""
 
 
 def _judge_files(subject: str, expect: Any, evidence: FilesEvidence) -> Finding:
-    """Judge whether installed files are as RECORD says, apart from those of conda packages.
+    """Pass if the files of an environment are as RECORDs list them, except those of conda packages.
 
     conda rewrites files when it installs them, and keeps hashes of its own. Files without an owner,
     and conflicts over files that are no code, are left to _judge_strays.
@@ -510,9 +520,10 @@ def _judge_files(subject: str, expect: Any, evidence: FilesEvidence) -> Finding:
 
 
 def _judge_strays(subject: str, expect: Any, evidence: FilesEvidence) -> Finding:
-    """Judge whether each file has one owner. FAIL: a file has none, or two own one that is no code.
+    """Pass if each file of an environment belongs to one package.
 
-    In a conda environment nothing is judged: conda owns files that no RECORD lists.
+    Fails with files that belong to none, and with files that are no code and that two have. In a
+    conda environment nothing is judged: conda owns files that no RECORD lists.
     `expect`: `kind` is the kind of the environment.
     """
     if expect["kind"] == "conda":
@@ -541,7 +552,7 @@ def _is_code(path: str) -> bool:
 
 
 def _judge_libraries(subject: str, expect: Any, evidence: LibrariesEvidence) -> Finding:
-    """Judge whether each library finds what it links.
+    """Pass if each library of an environment finds the libraries that it links.
 
     A missing library is no fault if a package that the library's own package requires has it: that
     package is imported first, and loads it. Rivals are left to _judge_rivals.
@@ -577,9 +588,10 @@ def _judge_rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:
 
 
 def _judge_symbols(subject: str, expect: Any, evidence: SymbolsEvidence) -> Finding:
-    """Judge whether the symbols that libraries need are exported.
+    """Pass if the libraries of an environment find the symbols that they need.
 
-    Libraries that lack symbols are excused for two reasons (_is_excused).
+    Libraries that may lack some (_is_excused) are taken out of the evidence. Then the check of our
+    own images judges it.
     """
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
@@ -609,9 +621,10 @@ def _is_excused(library: LackingLibrary) -> bool:
 
 
 def _judge_start(subject: str, expect: Any, evidence: EnvironmentEvidence) -> Finding:
-    """Judge the code that runs when Python starts.
+    """Pass if no code of unknown owner runs whenever the Python of an environment starts.
 
-    Variables are left out: rules of the survey judge them (`variables`, `settings`).
+    The check of our own images is asked about this part of the evidence only. In other people's
+    images, variables and settings files are judged by rules of the audit.
     """
     judged: EnvironmentEvidence = {
         "required": {},

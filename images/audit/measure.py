@@ -191,9 +191,11 @@ def _survey_folder(package_folder: Path, user: Mapping[str, Any], scratch: Path)
 def _claims_about_environment(
     environment: SurveyedEnvironment, survey_document: Survey, options: Options
 ) -> SurveyedClaims:
-    """Return all claims about one environment of the survey.
+    """Return all claims about one Python environment that an audit has found.
 
-    With them goes the evidence for those claims that the survey decides.
+    `survey_document` is what was read of all environments and files, without running anything. It
+    decides some of the claims itself: their evidence is returned with the claims. All others are
+    measured afterwards by our checks.
     """
     # Claims that our checks measure. `left_out`: packages that none could be written for -> why.
     # Each of those gets an unproven claim.
@@ -225,10 +227,11 @@ def _split(claims: ClaimSet) -> tuple[ClaimSet, ClaimSet]:
 def _with_survey_evidence(
     records: Sequence[Record], evidence: SurveyEvidence, seed: int | None = None
 ) -> tuple[Record, ...]:
-    """Return the records of a run, with the survey's evidence added to the record of the host.
+    """Return the records of an audit's run, with what the survey found out added to them.
 
-    The claims that the survey decides name the host's probe. Its record is made if the run has
-    none, and is the last in any case. `seed`: the seed of the run; None: it has none.
+    A record has what one probe measured. The survey was made by this machine, so its evidence
+    (subject -> evidence) is added to the record of the host's probe, which comes last. That record
+    is made if the run has none. `seed`: the seed of the run; None: it has none.
     """
     other_records = [record for record in records if record.probe != HOST_PROBE]
     host_records = [record for record in records if record.probe == HOST_PROBE]

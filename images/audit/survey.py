@@ -252,7 +252,7 @@ def _silent_faults(versions: Mapping[str, str], *, are_ordinary: bool) -> Faults
 
     `versions`: distribution, or `cudnn` -> version.
     """
-    for fault in silent.known(versions).values():
+    for fault in silent.find_faults(versions).values():
         if fault.is_ordinary(versions.get("torch", "0")) == are_ordinary:
             yield str(fault)
 
@@ -421,7 +421,7 @@ def machine_evidence(code: Sequence[LibraryCode], cuda: str, archs: Sequence[str
 
 
 def judge_machine(_subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
-    """Judge whether an environment runs on a machine.
+    """Pass if an environment runs on a machine: with its driver, and with code for its GPUs.
 
     `expect`: `machine` is its description; `against` is what facts about its driver and about torch
     say against it. `evidence`: `packages` says for each package and architecture which code it has
@@ -443,7 +443,7 @@ def judge_machine(_subject: str, expect: Mapping[str, Any], evidence: Evidence) 
 
 
 def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
-    """Judge whether releases are installed that fail together, though no requirement forbids it.
+    """Pass if no releases are installed that fail together, though no requirement forbids it.
 
     `expect`: `conflicts` holds the rows of that name in facts.yaml. `evidence`: `versions` are
     those installed, by name.

@@ -63,7 +63,10 @@ def build_all(
     require_room(engine, [image for image, _lock in images], jobs)
 
     def build_or_fail(image: Image, lock: Lock) -> Built | UserError:
-        """Build one image, report its end, and return the result or the error."""
+        """Build one image, show how it ended, and return the result, or the error if it failed.
+
+        An error does not end the builds of other images.
+        """
         name = f"{image.name}{options.suffix}"
         try:
             built = build_image(engine, image, lock, options, progress)

@@ -301,14 +301,25 @@ def junit(verdict: Verdict) -> str:
 
 
 def _failure_text(judged: ClaimVerdict) -> str:
-    """Return a claim's statement, advice, and what its probe printed if it did not complete."""
+    """Return the text below a claim that did not hold, in lines.
+
+    They are what was claimed, advice for each known error, and what its measurement printed if it
+    did not complete; empty if it did.
+    """
+    advice = [report.advice(hint) for hint in judged.hints]
+    # There is a `probe` in the evidence only if the measurement broke off.
     probe = judged.evidence.get("probe")
-    log = str(probe.get("log", "")) if isinstance(probe, Mapping) else ""
-    return "\n".join([judged.claim.statement, *map(report.advice, judged.hints), log])
+    log = ""
+    if isinstance(probe, Mapping):
+        log = str(probe.get("log", ""))
+    return "\n".join([judged.claim.statement, *advice, log])
 
 
 def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
-    """Return report.html. `host`: the `host` of the evidence (engine, cores, driver, GPUs)."""
+    """Return the report of a validation as an HTML page, with a section for each tier of claims.
+
+    `host`: facts about the machine that measured (engine, cores, driver, GPUs), from the evidence.
+    """
     # A tier without claims was not judged, and gets no section.
     tiers = []
     for tier, heading in _TIERS.items():
@@ -321,19 +332,25 @@ def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
         host=host,
         summary=report.summary(verdict),
         failed=verdict.claims_with(Status.FAIL),
-        gpus="; ".join(_gpu_text(gpu) for gpu in host.get("gpus") or ()),
+        gpus="; ".join(_describe_gpu(gpu) for gpu in host.get("gpus") or ()),
         tiers=tiers,
         # A function: the template calls it for each claim.
         evidence=_evidence_text,
     )
 
 
-def _gpu_text(gpu: Mapping[str, Any]) -> str:
-    """Return a GPU of evidence as text: `NVIDIA H200 (9.0, 151 GB)`. Any part may be missing."""
+def _describe_gpu(gpu: Mapping[str, Any]) -> str:
+    """Return a GPU as text, such as `NVIDIA H200 (9.0, 151 GB)`.
+
+    `gpu` has its `name`, its compute `capability` (major and minor) and its `memory` in bytes.
+    Where one of them is missing, the text goes without it.
+    """
+    text = str(gpu.get("name", "GPU"))
+    memory = ""
+    if gpu.get("memory"):
+        memory = f", {gpu['memory'] / 1000**3:.0f} GB"
     capability = ".".join(map(str, gpu.get("capability") or ()))
-    memory = f", {gpu['memory'] / 1000**3:.0f} GB" if gpu.get("memory") else ""
-    name = gpu.get("name", "GPU")
-    return f"{name} ({capability}{memory})" if capability else f"{name}{memory}"
+    return f"{text} ({capability}{memory})" if capability else f"{text}{memory}"
 
 
 def _evidence_text(judged: ClaimVerdict) -> str:

@@ -99,7 +99,7 @@ def choose(
         devel=devel,
     )
 
-    choice = chooser.rank(summaries, machine, options)
+    choice = chooser.choose(summaries, machine, options)
     if as_json:
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:

@@ -82,7 +82,11 @@ def lock(
 
 
 def _unreachable_error(unreachable: Mapping[str, Sequence[Problem]]) -> UserError:
-    """Return the error for package indexes (URL -> problem of each image) that did not answer."""
+    """Return the error for package indexes that did not answer, with a problem for each host.
+
+    `unreachable` maps the URL of an index to the problems of the images that it kept from being
+    locked.
+    """
     images_by_host: dict[str, list[str]] = {}
     for index, failures in unreachable.items():
         host = urlsplit(index).hostname or index

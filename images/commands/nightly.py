@@ -120,7 +120,12 @@ def nightly(
 
 
 def _write_files(result: ImageResult, sources: Sources, folder: Path) -> dict[str, Any]:
-    """Write the reports and the update proposal of an image. Return its entry in the JSON."""
+    """Write what a nightly run found out about an image, and return the same as JSON.
+
+    `folder` gets a report for each breakage (`reports/KEY.md`: which new versions break what). If
+    the newer versions (`canary`) are as good as the locked ones (`control`), it also gets a patch
+    that moves the image to them (`proposals/IMAGE/`).
+    """
     for breakage in result.breakages:
         report = folder / "reports" / f"{breakage.key}.md"
         report.parent.mkdir(parents=True, exist_ok=True)

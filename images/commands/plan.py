@@ -145,7 +145,10 @@ def _state(planned: Planned, locks: Mapping[str, LockStatus]) -> str:
 
 
 def _table_row(planned: Planned, state: str) -> tuple[str, ...]:
-    """Return the cells of an image's row."""
+    """Return the row of an image in the table of `plan`, a text for each column.
+
+    The columns are: name, state, torch, CUDA, oldest driver, GPU architectures.
+    """
     archs = " ".join(str(arch).removeprefix("sm_") for arch in planned.archs)
     driver = planned.min_driver.partition(".")[0] if planned.min_driver else "-"
     return (

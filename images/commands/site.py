@@ -116,9 +116,9 @@ def blocked_reasons(images: Sequence[Image], locks: Path) -> dict[str, str]:
 def locked_versions(
     images: Sequence[Image], blocked: Mapping[str, str], locks: Path
 ) -> dict[str, Mapping[str, str]]:
-    """Return the versions of all packages in each usable lock: lock name -> package -> version.
+    """Return the packages in the locks of these images: name of the lock -> package -> version.
 
-    `blocked`: name of each lock that can't be used -> why; these are left out.
+    `blocked` is the name of each lock that can't be used -> why: these are left out.
     """
     versions: dict[str, Mapping[str, str]] = {}
     for image in images:

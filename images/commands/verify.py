@@ -24,12 +24,17 @@ def verify(
     matrix: MatrixFile = None,
 ) -> None:
     """Check a published image: its signatures, what is attached, and the gate."""
-    # An installed package comes without a matrix: then the claims in the evidence are judged.
+    # With a matrix, today's claims are judged. An installed package comes without one: then the
+    # claims in the image's own evidence are.
     has_matrix = paths.find(matrix, Path.cwd()).matrix.exists()
-    policy = releases.policy_of_published(gate, common.sources(matrix) if has_matrix else None)
+    sources = common.sources(matrix) if has_matrix else None
+    policy = releases.policy_of_published(gate, sources)
+
     digest, checks = verification.verify(
         Reference.parse(reference), policy, key=key, unsigned=unsigned
     )
     rows = [(str(check.status), check.subject, check.reason) for check in checks]
     common.show([digest, *aligned(rows)])
-    raise typer.Exit(0 if all(check.status is Status.PASS for check in checks) else 1)
+
+    all_passed = all(check.status is Status.PASS for check in checks)
+    raise typer.Exit(0 if all_passed else 1)

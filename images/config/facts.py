@@ -180,7 +180,11 @@ class PrebuiltRelease(DeviceCode):
                 raise ValueError(f"{wheel.file} is not the wheel of its row: {cause}")
 
     def _contradictions(self, wheel: PrebuiltWheel) -> list[str]:
-        """Return the parts of a wheel's file name that differ from its row: `version 2.8.3`."""
+        """Return the parts of a wheel's file name that contradict its row: `version 2.8.3`.
+
+        `wheel` is the row: the file name, and the CUDA, torch, C++ ABI and Python that it is for.
+        Compared are the package, the version, the build and the tags. Empty: there is none.
+        """
         name, version, _, tags = parse_wheel_filename(wheel.file)
         contradictions = []
         if name != self.package:

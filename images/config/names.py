@@ -84,7 +84,10 @@ class ImageName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a name. Raises UserError with the grammar for what is none."""
+        """Return the parts of an image's name, such as `cu126-torch25-py312-sm90-devel-PROFILE`.
+
+        Raises UserError, with the grammar of names, if the text is no name.
+        """
         # The platform is cut off first: otherwise `-PROFILE`, which may have hyphens, would match
         # it.
         without_platform = text.removesuffix(f"-{Platform.ARM64.suffix}")
@@ -109,6 +112,7 @@ class ImageName:
         )
 
     def __str__(self) -> str:
+        """Return the name as people write it; parts that are not set are left out."""
         parts = [f"cu{self.cuda.digits}", f"torch{self.torch.digits}"]
         if self.python:
             parts.append(f"py{self.python.digits}")

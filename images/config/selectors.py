@@ -50,7 +50,11 @@ class Selector:
         return f"{self.key}{self.op}{self.value}"
 
     def __call__(self, image: Any) -> bool:
-        """Return whether a planned image (images.planning.plan.Planned) matches."""
+        """Return whether an image of the plan matches this selector.
+
+        A selector is a name, a glob (`cu126-*`) or a condition (`torch>=2.8`, `profile!=trl`). A
+        condition on a version that is not known does not match.
+        """
         if not self.key:
             return fnmatch.fnmatchcase(image.name, self.value)
 
@@ -60,7 +64,7 @@ class Selector:
             operator = "==" if self.op == "=" else self.op
             return version is not None and within(str(version), f"{operator}{self.value}")
 
-        # `parse` lets only = and != through for the other keys.
+        # The other keys are compared with = or != only (`parse`).
         has_value = self._has_value(image)
         return has_value if self.op == "=" else not has_value
 
@@ -76,7 +80,10 @@ class Selector:
 
 
 def parse(text: str) -> Selector:
-    """Read one selector. Raises UserError, with examples, for what is none."""
+    """Read a selector of images: a name, a glob (`cu126-*`) or a condition (`torch>=2.8`).
+
+    Raises UserError, with examples, for any other text.
+    """
     match = _CONDITION.fullmatch(text)
     if match is None:
         # No name or glob has spaces or comparisons: this is a condition with a mistake.
@@ -93,7 +100,10 @@ def parse(text: str) -> Selector:
 
 
 def _why_wrong(condition: Selector) -> str:
-    """Return why a condition makes no sense; empty if it does."""
+    """Return why a condition such as `torch>=2.8` makes no sense; empty if it does.
+
+    Its key, its operator or its value may be wrong.
+    """
     key, value = condition.key, condition.value
     if key not in (*_VERSIONED, *_OTHER_KEYS):
         return f"{key!r} is nothing that images are selected by"

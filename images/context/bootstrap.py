@@ -109,7 +109,10 @@ def _sources(lock: DebianLock) -> str:
 
 
 def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
-    """Install mmdebstrap with apt if it is missing. Raises UserError if that takes other rights."""
+    """Install mmdebstrap, the program that makes base images, with apt if it is missing.
+
+    Raises UserError if this user may not install packages, or without apt.
+    """
     if shutil.which("mmdebstrap"):
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -204,7 +207,11 @@ def _make_repository(base: Base, lock: DebianLock, host: HostSettings, repositor
 
 
 def _mmdebstrap_command(base: Base, lock: DebianLock, repository: Path) -> list[str]:
-    """Return the command that writes the tar of a base to its standard output."""
+    """Return the mmdebstrap command that makes the base image of a Debian release, as a tar.
+
+    The tar goes to standard output. Packages come from `repository`, a folder with those of the
+    lock.
+    """
     command = ["mmdebstrap", "--variant=minbase"]
     if base.platform is not of_machine(os.uname().machine):
         # The base is for another processor, whose programs must run here in an emulator. mmdebstrap

@@ -60,7 +60,7 @@ def labels(
     empty: not known.
     """
     of_matrix = _labels_of_matrix(image, missing)
-    silent_faults = sorted(fault.issue for fault in silent.known(image.versions).values())
+    silent_faults = sorted(fault.issue for fault in silent.find_faults(image.versions).values())
     own = {
         **of_matrix,
         "matrix-revision": image.revision,

@@ -139,7 +139,7 @@ class Trace:
         image_id = ""
         for message in messages:
             if "errorDetail" in message or "error" in message:
-                raise self._build_failed(message)
+                raise self._explain_failure(message)
             if message.get("id") == "moby.buildkit.trace":
                 for event in self.feed(base64.b64decode(message["aux"])):
                     on_event(event)
@@ -154,16 +154,24 @@ class Trace:
             raise failed("build", cause, then)
         return image_id
 
-    def _build_failed(self, message: dict[str, Any]) -> BuildFailed:
-        """Return the exception for the engine's message that the build failed."""
+    def _explain_failure(self, message: dict[str, Any]) -> BuildFailed:
+        """Return the exception for a build that failed: the step, its error, the end of its log.
+
+        `message` is what the engine sent last: it has an error, but does not say of which step.
+        """
         error = str(message.get("errorDetail", {}).get("message") or message.get("error"))
         step = self.failed_step()
+        # No step has failed if, for example, the Dockerfile itself could not be read.
         if step is None:
             return BuildFailed(step="build", error=f"{error}\n{error}", log=())
         return BuildFailed(step=step.name, error=f"{error}\n{step.error}", log=step.log)
 
     def feed(self, report: bytes) -> Iterator[BuildEvent]:
-        """Yield the events of one protobuf message. Raises ValueError if it can't be decoded."""
+        """Decode a report of BuildKit, and yield what has happened in the build since the last one.
+
+        `report` is a protobuf message (StatusResponse). The events are steps that start, print
+        lines, download or upload bytes, and end. Raises ValueError if it can't be decoded.
+        """
         try:
             status: Any = buildkit_pb2.StatusResponse.FromString(report)
         # DecodeError, whose class differs between the implementations of protobuf.
@@ -222,7 +230,11 @@ class Trace:
             yield StepStarted(step=message.digest, name=vertex.name)
 
     def _finished(self, message: Any) -> Iterator[BuildEvent]:
-        """Note that a step has ended, if the message says so and the step was running."""
+        """Note that a build step has ended, if BuildKit's message about it says so.
+
+        Yields its last line, if that had no end yet, and the event that it ended. Yields nothing if
+        the step was not running.
+        """
         vertex = self._vertices[message.digest]
         vertex.cached = vertex.cached or message.cached
         vertex.error = message.error or vertex.error

@@ -147,16 +147,16 @@ def _path_of(row: Mapping[str, Any]) -> bytes:
 
 
 def find_layers(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
-    """Return the layers of an image by diff ID.
+    """Find the layers of an image in the classic image store of an engine on this machine.
 
-    `diff_ids`: those of all its layers, the lowest first. The store names a layer by its chain ID,
-    which depends on all layers below it. Raises UnreadableLayersError unless each of them can be
-    read here.
+    `data_root` is the engine's folder. `diff_ids` has the digests of all layers, the lowest first.
+    Returns diff ID -> layer. Raises UnreadableLayersError unless this process can read each layer.
     """
     layers: dict[str, StoredLayer] = {}
     chain_id = ""
     for diff_id in diff_ids:
-        # OCI image specification, config.md, "Layer ChainID".
+        # The store names a layer by its chain ID, which depends on all layers below it (OCI image
+        # specification, config.md, "Layer ChainID").
         chain_id = oci_digest(f"{chain_id} {diff_id}".encode()) if chain_id else diff_id
         record = data_root / "image/overlay2/layerdb/sha256" / chain_id.removeprefix("sha256:")
         try:

@@ -212,7 +212,13 @@ class Engine(AbstractContextManager["Engine"]):
         trace: Trace,
         on_event: OnEvent,
     ) -> str:
-        """Make one attempt at a build (see `build`), and return the ID of the image."""
+        """Make one attempt at a build, and return the ID of the image.
+
+        `files` are the build context, `parameters` and `headers` those of the request to BuildKit.
+        `trace` decodes the engine's answer, and `on_event` gets its events: steps and log lines. If
+        this process is interrupted meanwhile, the engine is told to cancel the build. Raises
+        BuildFailed if a step failed, EngineError if the engine did.
+        """
         build_id = uuid.uuid4().hex
         cancel_build = partial(self._cancel_build, build_id)
         parameters = {**parameters, "buildid": build_id}
@@ -254,9 +260,10 @@ class Engine(AbstractContextManager["Engine"]):
     # --- images that the engine has ---------------------------------------------------------------
 
     def inspect(self, ref: str) -> ImageInfo:
-        """Return an image by its name, ID or NAME@DIGEST, or by its configuration's digest.
+        """Return what the engine knows of an image: its digests, size, layers and settings.
 
-        Raises NoSuchImage, EngineError.
+        `ref` is a name, an ID, NAME@DIGEST, or the digest of the image's configuration. Raises
+        NoSuchImage, EngineError.
         """
         try:
             data = self.inspect_raw(ref)
@@ -265,13 +272,15 @@ class Engine(AbstractContextManager["Engine"]):
             if info is None:
                 raise
             return info
+
+        # In the classic image store, the ID of an image is the digest of its configuration.
         if not self.facts.containerd_images:
-            # The classic store's ID of an image is the digest of its configuration.
             platform = platform_of_image(data)
             return image_info(data, ImageIdentity(configuration=data["Id"], platform=platform))
+
+        # The size that containerd's store gives is that of the compressed layers, and more once the
+        # image was used. The sizes of its steps add up to what the classic store gives.
         info = image_info(data, containerd_store.identify(self, data))
-        # The size that this store gives is that of the compressed layers, and more once the image
-        # was used. That of its steps is the one that images have in the classic store.
         size = sum(step_size for _step, step_size in self.history(info.handle))
         return replace(info, size=size)
 

@@ -327,7 +327,10 @@ class ContainerdLayer(StoredLayer):
             yield from read_all(stream)
 
     def read_files(self, paths: Collection[str], most: int) -> Iterator[tuple[str, bytes]]:
-        """Yield these files of it: the path, and the first `most` bytes of the content."""
+        """Yield the files of this layer that have one of these paths: the path, and the content.
+
+        Of a long file, only the first `most` bytes are yielded.
+        """
         wanted = set(paths)
         with (
             open_blob(self.blob) as stream,

@@ -101,7 +101,10 @@ def _refusal(
 
 
 def _broken_connection(error: Exception, where: str) -> EngineError:
-    """Return our error for a request that did not reach the engine, or whose answer broke off."""
+    """Return the error to raise when the connection to the engine broke during a request.
+
+    `error` is the exception that the request raised, `where` names the request for the message.
+    """
     root = innermost_error(error)
     # With a file name, it is a file of ours that could not be read while the request was sent.
     if isinstance(root, OSError) and root.filename:

@@ -42,12 +42,12 @@ class ImagePart:
 
 
 def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
-    """Yield the configuration of an image, and its layers whose diff IDs are in `wanted`, each
-    once.
+    """Yield the configuration of an image, and the layers whose diff IDs are in `wanted`, as tars.
 
-    If the engine's own store can be read, the configuration comes first, then the largest layer.
-    Else the parts come from an export, in its order. Exports of engines before version 25 do not
-    name the layers, so all of them are yielded. Raises NoSuchImage, EngineError.
+    Each comes once. If the engine's own store can be read, the configuration comes first, then the
+    largest layer. Else the parts come from an export (`docker save`), in its order. Exports of
+    engines before version 25 do not name the layers, so all of them are yielded. Raises
+    NoSuchImage, EngineError.
     """
     layer_by_diff_id = find_layers(engine, info)
     config = find_configuration(engine, info) if layer_by_diff_id else None
@@ -73,13 +73,16 @@ def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[
 
 
 def layer_sizes(engine: Engine, info: ImageInfo, layers: Sequence[StoredLayer]) -> dict[str, int]:
-    """Return the bytes of the files of these layers of an image, by diff ID.
+    """Return how many bytes the files of each layer have: diff ID -> bytes.
 
-    The containerd image store knows the size of a compressed layer only. There, a layer's size is
-    what the engine says of its step; 0 if the steps do not match the layers. Raises EngineError.
+    `layers` are some of the image's. The containerd image store knows only how large a compressed
+    layer is. There, a layer's size is what the engine's history says of the build step that made
+    it; 0 for all layers if the history has another number of them. Raises EngineError.
     """
     if not engine.facts.containerd_images:
         return {layer.diff_id: layer.size for layer in layers}
+
+    # Steps that made a layer, oldest first, as the image lists its layers.
     sizes = dict.fromkeys((layer.diff_id for layer in layers), 0)
     step_sizes = []
     for step, size in reversed(engine.history(info.handle)):
@@ -105,7 +108,12 @@ def find_configuration(engine: Engine, info: ImageInfo) -> bytes | None:
 def _parts_of_archive(
     engine: Engine, info: ImageInfo, wanted: Collection[str]
 ) -> Iterator[ImagePart]:
-    """Yield configuration and wanted layers from an export of the classic store (see `parts`)."""
+    """Yield an image's configuration and some of its layers, as an engine exports them.
+
+    This is for engines with the classic image store. `wanted` are the diff IDs of the layers.
+    Engines before version 25 do not say which layer is which: then all are yielded. Raises an
+    error if the configuration is not in the export (`docker save`).
+    """
     old_config_name = f"{info.digest.removeprefix('sha256:')}.json"
     has_config = False
     for member, stream in engine.exported(info.handle):
@@ -127,7 +135,12 @@ def _parts_of_archive(
 def _parts_of_layout(
     engine: Engine, info: ImageInfo, wanted: Collection[str]
 ) -> Iterator[ImagePart]:
-    """Yield configuration and wanted layers from an export of containerd's store (see `parts`)."""
+    """Yield an image's configuration and some of its layers, as an engine exports them.
+
+    This is for engines with containerd's image store, whose export (`docker save`) is an OCI
+    layout. `wanted` are the diff IDs of the layers. Raises EngineError if one of them, or the
+    configuration, is not in the export.
+    """
     # The export names a layer by the digest of its blob, as the manifest does.
     manifest = containerd_store.read_manifest(engine, engine.inspect_raw(info.handle))
     diff_ids_by_blob: dict[str, str] = {}

@@ -96,10 +96,11 @@ def choose(mode: GpuMode, host: HostState) -> Attachment:
 
 
 def _attachment(mode: GpuMode, reason: str, host: HostState) -> Attachment:
-    """Return the attachment of a host's GPUs in a mode that is possible there.
+    """Return what a container must be started with so that it sees the host's GPUs.
 
-    NVIDIA asks the engine's NVIDIA runtime for all GPUs. Any other mode passes the device nodes and
-    mounts the driver's folder, to which the library path points.
+    In the mode NVIDIA, it asks the engine's NVIDIA runtime for all GPUs. In any other mode it gets
+    the device nodes (/dev/nvidia0), and the folder of the driver's libraries is mounted and put on
+    the library path. `reason` says why the mode was chosen.
     """
     attachment = Attachment(mode=mode, reason=reason, inventory=host.inventory)
     if mode is GpuMode.NVIDIA:

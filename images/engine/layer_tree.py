@@ -97,7 +97,10 @@ def entry_of(member: tarfile.TarInfo, content: str) -> LayerEntry:
 
 
 def _attributes(member: tarfile.TarInfo) -> str:
-    """Return the extended attributes of a member and the numbers of a device; empty if none."""
+    """Return a tar member's extended attributes, such as capabilities, as JSON; empty if none.
+
+    A device also has its numbers there.
+    """
     attributes: dict[str, str] = {}
     for key, value in sorted(member.pax_headers.items()):
         if key.startswith(_XATTR):
@@ -115,11 +118,11 @@ def _normal(name: str) -> str:
 def tree(
     layers: Iterable[Sequence[LayerEntry]], below: Tree | None = None
 ) -> dict[str, LayerEntry]:
-    """Return what a container sees of layers, by path; the lowest layer comes first.
+    """Return the files and folders that a container sees when these layers lie on each other.
 
-    `below` is the result for the layers under these, and is not changed. Whiteouts have removed
-    what they name and are not in the result. A hard link is in it as the file that it is another
-    name of, at its own path.
+    The result maps a path to its entry. `layers` has the lowest layer first; `below` is the result
+    for the layers under them, and is not changed. A whiteout, an entry by which a layer removes a
+    path, is applied, and is not in the result. A hard link is there as the file that it names.
     """
     visible = dict(below or {})
     for layer in layers:

@@ -292,10 +292,11 @@ def _paths(members: list[Member]) -> list[bytes]:
 
 
 def without_names(header: bytes) -> bytes:
-    """Return a member's header without names of its owners, and without its kind in the mode.
+    """Return the header of a file in a tar, without what engines write in different ways.
 
-    Only the last block is changed, which is the ustar header (POSIX pax, "ustar Interchange
-    Format"): mode at 100, checksum at 148, names of user and group at 265.
+    That is the names of its user and group, and the bits of its mode that tell what kind of file it
+    is. `header` may be several blocks. Only the last one is changed, which is the ustar header
+    (POSIX pax, "ustar Interchange Format"): mode at 100, checksum at 148, names at 265.
     """
     block = bytearray(header[-tarfile.BLOCKSIZE :])
     mode = int(block[100:107].rstrip(b"\0 ") or b"0", 8)

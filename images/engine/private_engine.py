@@ -132,9 +132,9 @@ def _default_mtu() -> int:
 
     Where a tunnel makes it small, larger packets from containers would be lost.
     """
-    for route in _ip("route", "show", "default"):
+    for route in _list_network("route", "show", "default"):
         if "dev" in route:
-            mtu: int = _ip("link", "show", "dev", route["dev"])[0]["mtu"]
+            mtu: int = _list_network("link", "show", "dev", route["dev"])[0]["mtu"]
             return mtu
     return 1500
 
@@ -225,11 +225,14 @@ def make_bridge() -> None:
     exist before it starts. Raises UserError if the machine forbids it or has no free subnet.
     """
     name = bridge(private_home())
-    if _ip("link", "show", "dev", name):
+    if _list_network("link", "show", "dev", name):
         return
-    # Other destinations are words, such as `default`.
-    routes = [route["dst"] for route in _ip("route") if route["dst"][0].isdigit()]
-    subnet = ipaddress.ip_network(free_subnet(routes))
+
+    # Take a subnet that this machine has no route to. A destination that is no subnet is a word,
+    # such as `default`.
+    destinations = [route["dst"] for route in _list_network("route")]
+    taken = [destination for destination in destinations if destination[0].isdigit()]
+    subnet = ipaddress.ip_network(free_subnet(taken))
     first_address = next(iter(subnet.hosts()))
     for arguments in (
         ["link", "add", name, "address", mac_address(private_home()), "type", "bridge"],
@@ -252,11 +255,17 @@ def _remove_bridge() -> None:
     )
 
 
-def _ip(*arguments: str) -> list[dict[str, Any]]:
-    """Return the answer of `ip -4 -json ARGUMENTS`; empty if it fails."""
+def _list_network(*arguments: str) -> list[dict[str, Any]]:
+    """Return what `ip -4 -json ARGUMENTS` lists: a row of JSON for each route, or each interface.
+
+    Errors are ignored: if there is no such interface, `ip` prints nothing, and the list is empty.
+    """
     command_line = ["ip", "-4", "-json", *arguments]
     process = subprocess.run(command_line, capture_output=True, text=True, check=False)
-    return json.loads(process.stdout) if process.stdout.strip() else []
+    if not process.stdout.strip():
+        return []
+    rows: list[dict[str, Any]] = json.loads(process.stdout)
+    return rows
 
 
 def discard(home: Path) -> None:

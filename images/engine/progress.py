@@ -32,6 +32,7 @@ class Progress:
     """
 
     def __init__(self, console: Console | None = None) -> None:
+        """Prepare the display of builds on a terminal, by default on stderr. Nothing is shown."""
         self.console = console or Console(stderr=True, highlight=False)
         self._jobs: dict[str, dict[str, _RunningStep]] = {}
         """Build -> ID of each step that runs -> the step."""
@@ -57,11 +58,15 @@ class Progress:
             self._live.stop()
 
     def job(self, name: str) -> Callable[[BuildEvent], None]:
-        """Begin to show a build, and return the function that takes its events."""
+        """Begin to show a build, and return a function to call with each event of it.
+
+        `name` stands at the beginning of the lines about the build.
+        """
         with self._lock:
             running = self._jobs[name] = {}
 
         def on_event(event: BuildEvent) -> None:
+            """Keep account of the build's running steps, and print each step that ends."""
             with self._lock:
                 match event:
                     case StepStarted():
@@ -115,15 +120,21 @@ class Progress:
             self.say(name, summary, style="bold green" if ok else "bold red")
 
     def _render(self) -> RenderableType:
-        """Return the moving lines: each step that runs, its time, and the last line it printed."""
+        """Return what the terminal shows below the log: the build steps that run at this moment.
+
+        Each has a line with its build, its seconds and its name, and a second line with what it
+        printed last. rich calls this five times a second.
+        """
         table = Table.grid(padding=(0, 1), expand=False)
+        # Builds run in threads of their own, and change both dictionaries.
         with self._lock:
-            for job, running in self._jobs.items():
-                for step_id, step in running.items():
+            for build, running_steps in self._jobs.items():
+                for step_id, step in running_steps.items():
                     seconds = time.monotonic() - step.started
                     name = escape(step_name(step.name, 60))
-                    table.add_row(f"[cyan]{escape(job)}[/]", f"{seconds:6.0f} s", name)
-                    if last := self._last.get(step_id, ""):
-                        line = Text(last[:100], style="dim", no_wrap=True, overflow="ellipsis")
-                        table.add_row("", "", line)
+                    table.add_row(f"[cyan]{escape(build)}[/]", f"{seconds:6.0f} s", name)
+                    last_line = self._last.get(step_id, "")
+                    if last_line:
+                        text = Text(last_line[:100], style="dim", no_wrap=True, overflow="ellipsis")
+                        table.add_row("", "", text)
         return table

@@ -49,10 +49,10 @@ def clear(folder: Path) -> None:
 
 
 def finish(task: Task, result: Result, sources: Sources, folder: Path) -> Outcome:
-    """Judge the evidence of a task and write it to a folder, the verdict last. Return the outcome.
+    """Judge what a worker measured of an image, write it to a folder, and return the outcome.
 
-    Evidence that cannot be read or judged gives an outcome without a verdict. Nothing is raised, so
-    that the other tasks go on.
+    The verdict is written last. If the worker was lost, or its evidence cannot be read or judged,
+    the outcome has a cause and no verdict. Nothing is raised, so that the other tasks go on.
     """
     if isinstance(result, Lost):
         return Outcome(task=task, cause=result.cause)

@@ -55,7 +55,11 @@ class Task:
         return f"{self.image}-{digest[:12]}" if digest else self.image
 
     def arguments(self, out: str) -> list[str]:
-        """Return the verb that does the task, with its options. `out` is the option --out."""
+        """Return the words of the command line that does this task: `build` or `validate`.
+
+        An image that is given by its reference in a registry is validated, any other one built.
+        `out` is the folder for the results.
+        """
         words = ["build", self.image]
         if self.reference:
             words = ["validate", self.image, "--image", self.reference]

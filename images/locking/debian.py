@@ -238,7 +238,10 @@ def _apt_with_fresh_lists(scratch: str, suite: str, architecture: str) -> list[s
 
 
 def _run_apt(words: Sequence[str]) -> str:
-    """Run an apt-get command and return what it prints. Raises UserError if it fails."""
+    """Run an apt-get command (`words`) and return what it prints on stdout.
+
+    Raises UserError if it fails, or if this machine has no apt-get.
+    """
     # The last lines that it prints become part of our message, which is in English.
     english = {**os.environ, "LC_ALL": "C"}
     try:

@@ -156,7 +156,11 @@ def lock_inputs(image: Image) -> LockInputs:
 
 
 def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
-    """Yield what has changed between the inputs of two locks, in words: `torch 2.7.0 -> 2.7.1`."""
+    """Yield a sentence for each difference between what two locks were made from.
+
+    A sentence reads `torch 2.7.0 -> 2.7.1`, or `peft 0.18.1 added to profile`.
+    """
+    # (place, name) -> value. The place is a layer, for example.
     before, after = _values_by_place(old), _values_by_place(new)
     for place, name in sorted({*before, *after}):
         old_value = before.get((place, name))

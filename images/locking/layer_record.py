@@ -156,10 +156,11 @@ def _is_same_layer(known: RecordedLayer, measured: Measured) -> bool:
 
 
 def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -> RecordedLayer:
-    """Return the row of a layer with one more build, which gave what `measured` says.
+    """Return the record of a layer with one more build of it added.
 
-    `known` is the row so far; None: it is new. A build that the row has already is not counted
-    twice.
+    The record lists the builds that gave a layer's bytes, and the digests by which it is known.
+    `known` is the record so far; None: there is none. `measured` has the digests of the layer in
+    this `build`. A build that the record has already is not counted twice.
     """
     name = known.layer if known else measured.layer
     builds = list(known.builds) if known else []

@@ -248,11 +248,13 @@ def _resolve_without_dependencies(
 def _split_into_layers(
     inputs: LockInputs, chosen: Mapping[str, str], run: Runner, where: str
 ) -> dict[str, tuple[Package, ...]]:
-    """Return the packages of each layer: pins in their own, others in the lowest that needs them.
+    """Return which layer of the image installs which packages: layer -> packages.
 
-    uv is asked, from the bottom layer up, what a layer needs together with those below it. `chosen`
-    has the versions for the whole image, and uv takes no others. So it is uv that evaluates markers
-    and extras, and layers above have no influence on what a layer needs.
+    matrix.yaml pins some packages to a layer. Every other one goes into the lowest layer that needs
+    it, so that layers above do not change it.
+
+    `chosen` has the version of each package in the whole image. uv is asked, from the bottom layer
+    up, what a layer and those below it need at these versions: it knows extras and markers.
     """
     # Package -> the layer that installs it. For a pin, the matrix decides which.
     layer_of = {}

@@ -64,7 +64,10 @@ def read_for(packages: Iterable[Package], folder: Path) -> Known:
 
 
 def read(folder: Path) -> Table:
-    """Return the whole table; empty if there is no file. Raises UserError if it is damaged."""
+    """Return the table of wheels' RECORDs in a folder of locks: package -> wheel -> its digests.
+
+    The table is empty if there is no file. Raises UserError if the file is damaged.
+    """
     file = folder / FILE
     if not file.is_file():
         return {}

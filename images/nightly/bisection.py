@@ -40,15 +40,19 @@ class Answer(StrEnum):
 def find_smallest_failing(
     changes: Sequence[Change], attempt: Callable[[frozenset[Change]], bool]
 ) -> tuple[Change, ...]:
-    """Return a smallest failing set of changes, in their order.
+    """Find which of some changes make something fail, such as a claim about a mixture of versions.
 
-    With any one of its changes left out, the set does not fail. It is assumed, and not tried, that
-    all changes together fail and that no change at all passes. `attempt` returns whether a set
-    fails; it must return False for a set that cannot be decided. Each set is tried at most once.
+    Returns a set of changes with which it fails, in the order of `changes`. The set is minimal:
+    with any one of its changes left out, it does not fail.
+
+    `attempt` applies a set of changes, and returns whether it fails with just these; False if that
+    cannot be decided. It is called at most once for a set. That all changes together fail, and that
+    it passes without any change, is assumed and not tried.
 
     For one culprit among n changes, with every set decided, it takes at most ceil(log2(n)) + 1
     attempts; for k culprits that are needed together, at most k * (ceil(log2(n)) + k + 2).
     """
+    # Set of changes -> whether it fails.
     answers = {frozenset[Change](): False, frozenset(changes): True}
 
     def fails(subset: Sequence[Change]) -> bool:
@@ -58,38 +62,51 @@ def find_smallest_failing(
             answers[key] = attempt(key)
         return answers[key]
 
-    # Find one culprit after the other, the last one first, until those that are known fail alone.
-    # `candidates` are the changes before the culprits: together with them they fail.
+    # Find culprits until those that are known fail by themselves. Each new one comes before those
+    # that are known. `candidates` are the changes before all of them, and fail together with them.
     culprits: tuple[Change, ...] = ()
     candidates = tuple(changes)
     while candidates and not fails(culprits):
-        # Halve: the culprits fail with the first `high` candidates, and pass with the first `low`.
-        # In the end these differ only in the candidate at `low`, so it is a culprit.
-        low, high = 0, len(candidates)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if fails((*candidates[:middle], *culprits)):
-                high = middle
-            else:
-                low = middle
-        culprits = (candidates[low], *culprits)
-        candidates = candidates[:low]
+        position = _find_last_needed(candidates, culprits, fails)
+        culprits = (candidates[position], *culprits)
+        candidates = candidates[:position]
 
-    # A culprit may be needless beside those that were found after it. Take out one at a time, as
-    # long as the others still fail.
+    # A culprit that was found early may be needless beside those that were found later. Take out
+    # one at a time, as long as the others still fail.
     while True:
-        smaller = _without_one(culprits, fails)
+        smaller = _leave_out_one(culprits, fails)
         if not smaller:
             return culprits
         culprits = smaller
 
 
-def _without_one(
+def _find_last_needed(
+    candidates: tuple[Change, ...],
+    culprits: tuple[Change, ...],
+    fails: Callable[[Sequence[Change]], bool],
+) -> int:
+    """Return the position of a candidate that the culprits need to fail, found by halving.
+
+    The culprits pass by themselves, and fail together with all candidates. They fail with the
+    candidates up to and including this one, and pass with those before it.
+    """
+    # The culprits pass with the first `too_few` candidates, and fail with the first `enough`.
+    too_few, enough = 0, len(candidates)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if fails((*candidates[:middle], *culprits)):
+            enough = middle
+        else:
+            too_few = middle
+    return too_few
+
+
+def _leave_out_one(
     changes: tuple[Change, ...], fails: Callable[[Sequence[Change]], bool]
 ) -> tuple[Change, ...]:
-    """Return the changes without a needless one; empty if every one of them is needed to fail.
+    """Return failing changes without one that they do not need to fail; empty if they need each.
 
-    Leaving out the last change is tried first.
+    `fails` tries a set of changes. Leaving out the last change is tried first.
     """
     for index in reversed(range(len(changes))):
         others = changes[:index] + changes[index + 1 :]
@@ -168,10 +185,10 @@ class Search:
         return lines
 
     def _bisect(self, worse: Sequence[ClaimRow]) -> BreakageLine:
-        """Find the culprits of the first claim, and return a line with all that they break.
+        """Find the packages that make the first of these claims fail, and all that they break.
 
-        `worse` has the claims to explain. Builds and validates a mixture of versions for each
-        attempt.
+        `worse` has the claims that the canary (the newer versions) fails and the control passes.
+        Builds and validates a mixture of both for each attempt.
         """
         claim = worse[0]
         # Only a package that both sets have can be left at its old version.
@@ -180,8 +197,13 @@ class Search:
             self.planned.name, f"bisecting {claim.key} over {len(movable)} packages"
         )
 
-        def attempt(moved: frozenset[str]) -> bool:
-            """Return whether the claim fails in a mixture with these packages moved."""
+        def fails_with(moved: frozenset[str]) -> bool:
+            """Return whether the claim fails when only these packages have the canary's versions.
+
+            The others keep the control's. False, too, if such an image shows nothing: no versions
+            fit together, or the claim fails for another reason than in the canary. Each answer is
+            reported as progress.
+            """
             result = self._validate(moved, (claim.tier,))
             answer = _read_answer(result, claim) if result else Answer.UNRESOLVED
             names = " ".join(name for name in movable if name in moved)
@@ -189,7 +211,7 @@ class Search:
             self.options.progress(self.planned.name, text)
             return answer is Answer.FAIL
 
-        names = find_smallest_failing(movable, attempt)
+        names = find_smallest_failing(movable, fails_with)
         claims = self._broken_by(frozenset(names), worse)
         culprits = [change for change in self.changes if change.name in names]
         if not culprits:
@@ -207,7 +229,10 @@ class Search:
         )
 
     def _validate(self, moved: frozenset[str], tiers: tuple[Tier, ...]) -> SetResult | None:
-        """Build and validate the control with these packages moved; None where no versions fit."""
+        """Build the control's versions, with these packages at the canary's, and validate them.
+
+        Returns None if no versions of the other packages fit those. A mixture is built once.
+        """
         mixture = sets.mix_versions(self.control, self.canary, moved, self.options.run)
         if mixture is None:
             return None
@@ -241,7 +266,11 @@ class Search:
 
 
 def _read_answer(result: SetResult, claim: ClaimRow) -> Answer:
-    """Return what the result of a mixture shows about `claim`, a claim as the canary failed it."""
+    """Return whether a mixture of versions fails a claim as the canary did, passes it, or neither.
+
+    `claim` has the canary's verdict and reason. For a canary that could not be built, it is the
+    claim BUILD: then a mixture fails if it can't be built either.
+    """
     if claim.check == BUILD:
         return Answer.FAIL if result.cause else Answer.PASS
     for judged in result.claims:

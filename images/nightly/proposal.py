@@ -20,11 +20,12 @@ LOG = "CHANGES.md"
 
 
 def write(result: ImageResult, sources: Sources, folder: Path) -> str:
-    """Write a patch that moves an image to its canary's versions, and CHANGES.md, into a folder.
+    """Write a proposal to update an image: a patch of matrix.yaml and its lock, and CHANGES.md.
 
-    Returns the folder; empty if the canary is not as good as the control.
+    It moves the image to the newest versions, which the nightly run has tried (the canary). There
+    is a proposal only if they did as well as the current ones (the control). Returns the folder;
+    empty, and nothing is written, if there is none.
     """
-    # `run` proposes a canary only if it is as good as the control.
     if result.proposed is None:
         return ""
     image, root = result.proposed.image, sources.workspace.root
@@ -46,7 +47,10 @@ def write(result: ImageResult, sources: Sources, folder: Path) -> str:
 
 
 def _describe_changes(result: ImageResult) -> str:
-    """Return CHANGES.md: each package, from, to, and what to do before the change is merged."""
+    """Return CHANGES.md, which describes a proposal to move an image to the newest versions.
+
+    It has a table with the old and new version of each package, and the steps before a merge.
+    """
     image = result.image
     rows = ""
     for change in result.canary.changes:

@@ -174,7 +174,10 @@ def _outcome(result: SetResult) -> Outcome:
 def _append(
     planned: Planned, job: Job, outcome: Outcome, options: NightlyOptions, **more: Any
 ) -> JobLine:
-    """Append the line of a job to the results, and return it. `more`: other fields of JobLine."""
+    """Append a line about a nightly job of an image to the results, and return the line.
+
+    `job` is `control` or `canary`, `outcome` how it ended. `more`: further fields of JobLine.
+    """
     line = JobLine(
         date=options.now(),
         image=planned.name,

@@ -167,11 +167,11 @@ def _without_requirements(facts: Facts) -> Facts:
 
 
 def relock(control: Locked, versions: Mapping[str, str], run: uv.Runner = uv.run) -> Locked:
-    """Return the control's image with its pins moved to other versions, and locked anew.
+    """Return an image whose pinned packages have other versions, with a new lock.
 
-    `versions` is distribution -> version. Pins get exactly these versions; dependencies get them
-    only where they fit. Optional packages stay as they are. Raises uv.NoSolution if the versions do
-    not fit together.
+    `control` is the image as it is. `versions` is distribution -> version: pins get exactly these
+    versions, and dependencies where they fit. Optional packages stay as they are. Raises
+    uv.NoSolution if the versions do not fit together.
     """
     pins = []
     for pin in control.image.pins:
@@ -280,7 +280,12 @@ def build_with(engine: Engine, options: BuildOptions, progress: Progress) -> Val
     """
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
-        """Build the image `NAME-LABEL` from a lock, validate it, and remove its tags."""
+        """Build the image `NAME-LABEL` from its lock, validate it, and remove its tags.
+
+        `tiers` are judged; if empty, those of the options. Returns the verdict of each claim. If
+        the build fails because of the versions in the lock, the result has the cause and no claims.
+        Raises UserError for any other failure, such as a full disk.
+        """
         start = time.monotonic()
         name = f"{locked.image.name}-{label}"
         lock = _with_records(locked, options.out / "locks" / label, options.sources.workspace.locks)
@@ -350,7 +355,7 @@ def without_unproven_origin(verdict: Verdict) -> Verdict:
 
 
 def set_result(info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float) -> SetResult:
-    """Return what a nightly run compares and records of a validated image.
+    """Return the result of a nightly build: the verdict of each claim, digest, size and time.
 
     `start`: when the work on it began, as time.monotonic() gave it.
     """

@@ -191,9 +191,10 @@ class Machine:
 
 
 def machine_from_inventory(inventory: Inventory, processor: Platform | None) -> Machine:
-    """Return the machine as its driver and its kernel describe it, without the table of models.
+    """Return the machine for which an image is chosen, as its NVIDIA driver describes it.
 
-    `processor`: of the host. A GPU does not tell it: sm_90 is an H100 beside x86-64, and a GH200.
+    `processor` is that of the machine. It does not follow from the GPUs: the architecture sm_90 is
+    that of an H100 in an x86-64 machine, and of a GH200, which has an ARM processor.
     """
     archs = sorted({Arch(*gpu.capability) for gpu in inventory.gpus})
     names = dict.fromkeys(gpu.name for gpu in inventory.gpus)
@@ -356,10 +357,11 @@ class ImageSummary(Row):
 def summarize(
     image: Image, facts: Facts, blocked: str = "", passed_on: Collection[str] = ()
 ) -> ImageSummary:
-    """Return what the choice must know of an image of the plan.
+    """Return what is needed to choose an image for a machine: versions, GPUs, drivers and faults.
 
-    `blocked`: why it can't be built yet; empty: it can. `passed_on`: the GPUs on which its gpu tier
-    passed, by the names that drivers give them.
+    `facts` has the drivers and compilers of each CUDA (facts.yaml). `blocked`: why the image can't
+    be built yet; empty: it can. `passed_on`: the GPUs on which its tests with a GPU passed, by the
+    names that drivers give them.
     """
     torch, triton = image.pin("torch"), image.pin("triton")
     cuda = facts.cuda.get(str(image.wheel_cuda))
@@ -368,8 +370,9 @@ def summarize(
         image.wheel_cuda,
         image.toolkit_cuda if image.name.devel else None,
     )
+    # Faults that compute wrong numbers without an error, in plain training.
     ordinary_faults = []
-    for fault in silent.known(image.versions).values():
+    for fault in silent.find_faults(image.versions).values():
         if fault.is_ordinary(image.versions["torch"]):
             ordinary_faults.append(str(fault))
     return ImageSummary(
@@ -506,18 +509,19 @@ class Choice:
         return {"fitting": [answer.as_json() for answer in self.fitting], "others": others}
 
 
-def rank(images: Sequence[ImageSummary], machine: Machine, options: Options) -> Choice:
-    """Return the images that run on a machine and are as wanted, best first, and the nearest
-    others.
+def choose(images: Sequence[ImageSummary], machine: Machine, options: Options) -> Choice:
+    """Choose images for a machine: those that run on it and are as a person wants, best first.
 
-    The others are grouped by the reasons against them. They are only of the wanted profile and kind
-    (devel or not), and at most _MOST_NAMED groups.
+    `machine` has the GPUs and the driver, `options` what the person wants. The choice also names
+    the images that come nearest without fitting, grouped by the reasons against them. They are only
+    of the wanted profile and kind (devel or not), and at most _MOST_NAMED groups.
     """
     answers = [answer(image, machine, options) for image in images]
     fitting = [candidate for candidate in answers if not candidate.against]
     fitting.sort(key=lambda candidate: candidate.rank, reverse=True)
 
     def nearness(candidate: Answer) -> tuple[Any, ...]:
+        """Return a key to sort images that don't fit by: the nearest has the greatest."""
         # Images of the wanted torch come first: the person wants to know why they don't run.
         has_wanted_torch = options.torch.contains(candidate.image.torch, prereleases=True)
         return has_wanted_torch, -len(candidate.against), candidate.rank
@@ -535,9 +539,10 @@ def rank(images: Sequence[ImageSummary], machine: Machine, options: Options) -> 
 
 
 def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
-    """Return how an image fits a machine and what the person wants.
+    """Return what speaks for and against an image on a machine, and how well it fits.
 
-    If the machine has several GPUs, the image must fit each of them.
+    An image fits if nothing speaks against it. If the machine has several GPUs, it must fit each.
+    `options` is what the person wants.
     """
     fit_by_arch = {arch: image.fit(arch) for arch in machine.archs}
     # _FITS has the best fit first.
@@ -592,9 +597,9 @@ def _too_old_driver(image: ImageSummary, machine: Machine, worst_fit: Fit) -> It
 
 
 def _code_reasons(image: ImageSummary, fit_by_arch: Mapping[Arch, Fit]) -> Iterator[str]:
-    """Yield what code an image has for these GPUs, and which of its packages have none.
+    """Yield sentences about the code that an image has for these GPUs, and about what it lacks.
 
-    `fit_by_arch`: architecture of a GPU -> how it runs the image's code.
+    `fit_by_arch`: architecture of a GPU -> how it runs the image's code (`cubin` is machine code).
     """
     # The sentences about machine code come first, then those about PTX.
     for arch, fit in fit_by_arch.items():

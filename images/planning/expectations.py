@@ -46,9 +46,10 @@ def modules_of(distribution: str) -> Sequence[str]:
 
 
 def find_unproven_claims(versions: Mapping[str, str]) -> dict[str, str]:
-    """Return the claims that cannot hold with these distributions: `resume` -> the reason.
+    """Return the claims that are known not to hold in an image with these packages, and why.
 
-    `versions`: distribution -> version.
+    A claim is named by its check (`resume`) or whole (`4bit-llama/logits`). `versions`: package ->
+    version.
     """
     reasons: dict[str, str] = {}
     # The table reads: requirement (`unsloth`) -> claim -> reason.

@@ -365,7 +365,11 @@ def _reasons_without_candidate(
 
 
 def _explain_missing_wheel(torch: str, toolkit: Minor, facts: Facts) -> str:
-    """Return a sentence: this torch release has no wheel for the toolkit's CUDA, but for others."""
+    """Return why an image of this CUDA can't have this torch: there is no wheel for it.
+
+    `toolkit` is the CUDA of the image's name. The sentence lists the CUDAs that there are wheels
+    for.
+    """
     cudas = sorted(Minor.parse(text) for text in facts.torch[torch].variants)
     wheels = ", ".join(f"cu{cuda.digits}" for cuda in cudas)
     # A wheel for an older minor of the toolkit's CUDA would do, too (`stack.choose_variant`).
@@ -459,10 +463,11 @@ def _choose_base(name: ImageName, matrix: Matrix) -> Base:
 def _choose_overrides(
     name: ImageName, row: ImageRow, matrix: Matrix, wheel_cuda: Minor
 ) -> dict[str, str]:
-    """Return the matrix's overrides for this image: exact requirement -> why.
+    """Return the versions that an image takes in place of those that torch requires, and why.
 
-    Libraries for another CUDA major than torch's (`nvidia-cudnn-cu12==9.15.1.9`) are left out, and
-    so are packages that the image's row names under `without`.
+    matrix.yaml lists such overrides for each torch: an exact requirement -> the reason. Libraries
+    for another CUDA major than torch's (`nvidia-cudnn-cu12==9.15.1.9`) are left out, and so are
+    packages that the image's row names under `without`.
     """
     overrides = {}
     for requirement, reason in matrix.overrides.get(str(name.torch), {}).items():
@@ -590,9 +595,10 @@ def _make_pins(candidate: Candidate, layers: Sequence[str], torch_local: str) ->
 
 
 def _make_pin(candidate: Candidate, name: str, layer: str, extensions: str) -> Pin:
-    """Return one package of the image.
+    """Return a pinned package of the image: its version, its layer, and how it is installed.
 
-    `extensions` is the row of `sources` that makes it with its compiled extensions; empty if none.
+    `extensions` is the row of `sources` in matrix.yaml that compiles it with its extensions; empty
+    if there is none.
     """
     # `compiled` means that no index has a wheel. A package with `extensions` is not `compiled`: an
     # index has it as pure Python, which the lock installs, and a compiled wheel may replace that.
@@ -637,7 +643,10 @@ def _unpinned_requirements(candidate: Candidate, facts: PackageFacts) -> list[st
 
 
 def _make_toolkit_pins(candidate: Candidate) -> tuple[Pin, ...]:
-    """Return the wheels of /usr/local/cuda-X.Y; a -devel image also has those of the compiler."""
+    """Return the NVIDIA wheels from which the CUDA toolkit (/usr/local/cuda-X.Y) is installed.
+
+    A -devel image also has those of the compiler. Empty if facts.yaml has no such toolkit.
+    """
     toolkit = candidate.toolkit
     if toolkit is None:
         return ()
@@ -663,7 +672,11 @@ def _nvcc_suite(candidate: Candidate) -> str:
 
 
 def _environment(candidate: Candidate) -> dict[str, str]:
-    """Return the image's environment variables. Those of a profile replace all others."""
+    """Return the environment variables that an image sets: name -> value.
+
+    They are those of the matrix, those that NVIDIA's container runtime and compilers read, and
+    those of the image's profile, which replace the others.
+    """
     torch = candidate.name.torch
     environment = {}
     for name, value in candidate.matrix.environment.items():
@@ -686,7 +699,10 @@ def _environment(candidate: Candidate) -> dict[str, str]:
 
 
 def _pruning(candidate: Candidate) -> Pruning | None:
-    """Return what is taken out of an image for one GPU architecture; None for any other image."""
+    """Return which GPU code is taken out of an image's libraries to make it smaller.
+
+    Only images for one GPU architecture (`-sm90`) are pruned: None for any other image.
+    """
     if candidate.name.arch is None:
         return None
     # bitsandbytes has a library for each CUDA version. It loads the one for torch's CUDA, or the

@@ -69,17 +69,22 @@ def faults() -> Mapping[str, SilentFault]:
     return {subject: SilentFault.model_validate(row) for subject, row in rows.items()}
 
 
-def known(versions: Mapping[str, str]) -> dict[str, SilentFault]:
-    """Return the faults, by subject, that these versions (by distribution, and `cudnn`) have."""
-    of_versions = {}
+def find_faults(versions: Mapping[str, str]) -> dict[str, SilentFault]:
+    """Return the silent faults of an image with these versions, by the subject of their claim.
+
+    `versions`: distribution -> version; `cudnn` -> version, if it is known.
+    """
+    faults_found = {}
     for subject, fault in faults().items():
         if fault.package in versions and fault.is_in(versions):
-            of_versions[subject] = fault
-    return of_versions
+            faults_found[subject] = fault
+    return faults_found
 
 
-def ordinary(label: str, torch: str) -> list[str]:
-    """Return a sentence for each fault of an image that plain training with its torch meets.
+def describe_faults_of_plain_training(label: str, torch: str) -> list[str]:
+    """Return a sentence for each silent fault of an image that plain training runs into.
+
+    Most silent faults only show with rare shapes or programs: these are left out.
 
     `label` is the image's label `silent-faults`, which lists the issues of its faults:
     `pytorch#166643 flash-attention#2260`. `torch` is the version of its torch.

@@ -279,11 +279,12 @@ def drop_untrusted(image: PublishedImage, key: str) -> PublishedImage:
 def attach(
     target: Registry, image: PublishedImage, new: Sequence[Statement], key: str
 ) -> PublishedImage:
-    """Sign new statements with a private key, and store them beside the others of an image.
+    """Sign new statements about an image with a private key, and store them in the registry.
 
-    Returns the image with its new statements. Without a key (empty), they are stored unsigned. A
-    test result that a new one supersedes is removed, as the new one has all of its evidence.
-    `image` must have only statements that count: see `drop_untrusted`. Raises UserError.
+    A statement is a test result, provenance or SBOM. Without a key (empty), they are stored
+    unsigned. An older test result is removed if a new one has all of its evidence. `image` must
+    have only statements that count (`drop_untrusted`). Returns the image with its new statements.
+    Raises UserError.
     """
     # The same statement may be there already.
     payloads = {statement.payload for statement in image.statements}
@@ -446,7 +447,11 @@ def find_last_signature(source: Registry, key: str, tag: str = "") -> ImageSigna
 
 
 def read_signatures(source: Registry, digest: str) -> Iterator[ImageSignature]:
-    """Yield all readable signatures that are stored for an image or index, verified by nobody."""
+    """Yield the signatures that a registry stores for an image or index. They are not verified.
+
+    Whoever may push can put anything there, so what is not readable, too large, or about another
+    image is left out. None is yielded if there are no signatures.
+    """
     attached = source.find(attached_tag(digest, "sig"))
     if attached is None:
         return
@@ -455,8 +460,6 @@ def read_signatures(source: Registry, digest: str) -> Iterator[ImageSignature]:
         if layer.media_type != _SIMPLE_SIGNING or not signature or layer.size > _LARGEST_SIGNED:
             continue
         content = source.blob(layer)
-        # Anybody who may push may put anything there: skip a document of another form, and one
-        # that is about another image.
         with suppress(*statements.UNREADABLE):
             document = json.loads(content)
             annotations = document["optional"] or {}
@@ -476,10 +479,11 @@ def read_signatures(source: Registry, digest: str) -> Iterator[ImageSignature]:
 
 
 def copy_attachments(source: Registry, target: Registry, digest: str, key: str) -> None:
-    """Copy the statements and signatures of an image or index that both repositories have.
+    """Copy what is attached to an image or index, statements and signatures, to a repository.
 
-    The target keeps what it has, except test results that a copied one supersedes. For `key`, see
-    `find_superseded`. Raises UserError.
+    Both repositories have the image. The target keeps what it has, except test results that a
+    copied one makes obsolete. With a public key, only test results that it signed are compared.
+    Raises UserError.
     """
     superseded = find_superseded(source, target, digest, key)
     for tag in (attached_tag(digest, "att"), attached_tag(digest, "sig")):
@@ -494,10 +498,11 @@ def copy_attachments(source: Registry, target: Registry, digest: str, key: str) 
 
 
 def find_superseded(source: Registry, target: Registry, digest: str, key: str) -> list[Descriptor]:
-    """Return the layers of statements in the target that a statement in the source supersedes.
+    """Return which statements about an image are obsolete in the target, as layers to remove.
 
-    Only statements that this public key signed are compared; without a key (empty), only unsigned
-    ones. An index has no statements.
+    A test result is obsolete if one in the source has all of its evidence. Only statements that
+    this public key signed are compared; without a key (empty), only unsigned ones. An index of
+    several images has no statements.
     """
     manifest = target.find(digest)
     if manifest is None or manifest.is_index:

@@ -83,10 +83,11 @@ class ReleasePolicy:
         *,
         origin_exception: str = "",
     ) -> tuple[str, ...]:
-        """Return the reasons why validation runs of an image do not open a gate; empty if they do.
+        """Return why an image must not be published, by its validation runs; empty if it may.
 
-        `tiers` are those that the gate requires. `origin_exception` is the reason to publish that
-        an attestation of the image has already; it counts where the policy itself has none.
+        `tiers` are the tiers of claims that must have passed (the gate). `labels` are the image's.
+        `origin_exception` is the reason to publish the image although the origin of its layers is
+        not proved, as an attestation of it has it; it counts if the policy itself has none.
         """
         exception = self.origin_exception or origin_exception
         try:
@@ -103,9 +104,11 @@ class ReleasePolicy:
         *,
         origin_exception: str = "",
     ) -> None:
-        """Raise UserError with every reason why the gate for publishing is closed, if it is.
+        """Raise UserError with every reason why an image must not be published, if there is any.
 
-        `where` names the image in the error message. The other arguments are those of `refusals`.
+        The gate of this policy says which tiers of claims must have passed. `where` names the image
+        in the message, `labels` are its labels, and `runs` its validation runs. With an
+        `origin_exception` (a reason), the origin of its layers need not be proved.
         """
         reasons = self.refusals(labels, runs, self.gate, origin_exception=origin_exception)
         if not reasons:

@@ -105,10 +105,11 @@ def as_digest(text: str) -> dict[str, str]:
 
 
 def read_labels(predicate: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a provenance says of the labels `matrix-revision` and `base-digest`.
+    """Return the values that two labels of an image must have by its provenance.
 
-    The base digest is empty where the provenance has none. Raises LookupError, TypeError or
-    AttributeError for a predicate of another form.
+    They are `matrix-revision` and `base-digest`; the latter is empty if the provenance names no
+    base image by digest. `predicate` is the content of the provenance (SLSA). Raises LookupError,
+    TypeError or AttributeError if it has another form.
     """
     definition = predicate["buildDefinition"]
     base_digests: list[str] = []

@@ -230,9 +230,10 @@ def find_published(
 def require_open(
     image: LocalImage, published: PublishedImage | None, policy: ReleasePolicy
 ) -> None:
-    """Raise UserError if the validation runs of an image do not open the gate.
+    """Raise UserError if an image must not be published, by its validation runs.
 
-    The runs are the new one and those attached to the published image, if it is published.
+    The gate of the policy says which claims must have passed. The runs are the new one and, if the
+    image is published already, those that are attached to it.
     """
     # All runs are judged by today's claims.
     runs = [image.run]
@@ -328,10 +329,11 @@ def attach_statements(
 def make_predicates(
     engine: Engine, local: LocalImage, published: PublishedImage, options: PublishOptions
 ) -> dict[str, dict[str, Any]]:
-    """Return what shall be stated about a published image: type of a predicate -> the predicate.
+    """Return the contents of the statements to attach to a published image, by in-toto's types.
 
-    A test result is always among them, provenance and SBOM only if none is attached. Raises
-    UserError without a usable build.json for the provenance.
+    There is always a new test result, which the runs of today and those attached before add up to.
+    Provenance (what it was built from) and SBOM (what is in it) are made only if the image has none
+    yet. Raises UserError without a usable build.json for the provenance.
     """
     info = local.info
     # A reason to publish an image of UNPROVEN origin stays with it.

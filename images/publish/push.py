@@ -42,6 +42,7 @@ class PushProgress:
     """
 
     def __init__(self, target: Registry, on_event: Callable[[BuildEvent], None]) -> None:
+        """Report a push to `target` as a step of a build: `on_event` gets its start at once."""
         self._step = str(target.repository)
         self._name = f"pushing {target.repository}"
         self._on_event = on_event
@@ -57,7 +58,10 @@ class PushProgress:
         on_event(StepStarted(step=self._step, name=self._name))
 
     def add(self, *, sent: int = 0, read: int = 0) -> None:
-        """Count more bytes (see `sent` and `read`), and report how far the push is."""
+        """Add to the bytes that were sent and read, and report how far the push is.
+
+        `sent` are compressed bytes that the registry got, `read` bytes that the engine gave.
+        """
         with self._lock:
             self.sent += sent
             self.read += read

@@ -214,12 +214,16 @@ class Release:
             kinds[version.name] = TagKind.NAME
             for alias in self.policy.aliases_of(version.name):
                 kinds[alias] = TagKind.ALIAS
-        return tags.plan(self.target, image.manifest, [version], kinds, self._alias_refusal(image))
+        return tags.plan(
+            self.target, image.manifest, [version], kinds, self._find_alias_refusal(image)
+        )
 
     def _plan_index(self, stored: Sequence[PublishedImage]) -> TagPlan:
-        """Plan the tags of the index that lists the stored images and those for other platforms.
+        """Plan the tags of an index, which names one image for each platform.
 
-        Without an image for linux/amd64 there is no new index, and no tag of it changes.
+        It lists the images that were just stored, and for other platforms those that are published
+        already. Without an image for linux/amd64 there is no new index, and no tag of it changes.
+        The plan also says which platforms the index lacks, and why.
         """
         others = self._find_others([image.name for image in stored])
         images = [*stored, *others.usable]
@@ -227,8 +231,8 @@ class Release:
 
         changes: list[TagChange] = []
         left_out: list[str] = []
-        # What to say about each platform that is absent: `NAME lacks linux/arm64: REASON`, or that
-        # the old index stays.
+        # The beginning of the sentence about each absent platform: `NAME lacks linux/arm64: REASON`
+        # or that the old index stays.
         beginning = f"{name} lacks"
         if any(image.platform == Platform.AMD64 for image in images):
             absent = tuple(others.absent.values())
@@ -265,36 +269,43 @@ class Release:
         )
 
     def _plan_index_aliases(self, images: Sequence[PublishedImage]) -> TagPlan:
-        """Store the index that aliases shall name, and plan the aliases.
+        """Decide what happens to the aliases of an index, such as `latest`. No tag moves yet.
 
-        It has only the images that open the gate for aliases. If the one for linux/amd64 does not,
-        the aliases stay where they are.
+        `images` has the image of each platform. Aliases may not name all that is published: they
+        get an index of their own, with only the images that `_find_alias_refusal` allows. It is
+        stored here. If linux/amd64 is not among these, nothing is stored, and the plan is that
+        every alias stays as it is.
+
+        The plan also says which platforms the aliases' index lacks, and why. It is empty if the
+        matrix gives this index no alias.
         """
-        aliases = dict.fromkeys(self.policy.aliases_of(self.row[0]), TagKind.ALIAS)
+        aliases = self.policy.aliases_of(self.row[0])
         if not aliases:
-            return TagPlan([], [])
+            return TagPlan(changes=[], left_out=[])
+        kinds = dict.fromkeys(aliases, TagKind.ALIAS)
 
+        # Platform -> why aliases may not name its image.
         refusals = {}
         for image in images:
-            refusal = self._alias_refusal(image)
+            refusal = self._find_alias_refusal(image)
             if refusal:
                 refusals[image.platform] = refusal
 
+        # There is no index without linux/amd64, so then each alias stays. Even such a change has to
+        # say what the alias would have named: it is the index of all images, which is not stored.
         amd64_refusal = refusals.get(str(Platform.AMD64), "")
         if amd64_refusal:
-            # No alias moves, so no index is stored. The plan of an alias that stays must name one
-            # all the same: the index of all images.
             index = attachments.make_index(images)
             versions = [tags.version_of(image) for image in images]
-            changes = tags.plan(self.target, index, versions, aliases, amd64_refusal)
-            return TagPlan(changes, [])
+            changes = tags.plan(self.target, index, versions, kinds, amd64_refusal)
+            return TagPlan(changes, left_out=[])
 
-        passed_images = [image for image in images if image.platform not in refusals]
-        index, versions = self._store_index(passed_images)
-        changes = tags.plan(self.target, index, versions, aliases)
+        allowed_images = [image for image in images if image.platform not in refusals]
+        index, versions = self._store_index(allowed_images)
+        changes = tags.plan(self.target, index, versions, kinds)
         left_out = []
         for platform, refusal in refusals.items():
-            left_out.append(f"{', '.join(aliases)} lacks {platform}: {refusal}")
+            left_out.append(f"{', '.join(kinds)} lacks {platform}: {refusal}")
         return TagPlan(changes, left_out)
 
     def _store_index(self, images: Sequence[PublishedImage]) -> tuple[Manifest, list[ImageVersion]]:
@@ -306,13 +317,13 @@ class Release:
         self.target.put(index)
         return index, [tags.version_of(image) for image in images]
 
-    def _alias_refusal(self, image: PublishedImage) -> str:
+    def _find_alias_refusal(self, image: PublishedImage) -> str:
         """Return the first reason why aliases must not name an image; empty if they may."""
-        # Aliases avoid images with a silent fault that ordinary training meets with their torch.
-        # `faults`: a sentence about each.
+        # Aliases avoid images whose torch computes wrong numbers, without an error, in plain
+        # training.
         known_faults = image.labels.get(f"{LABELS}.silent-faults", "")
         torch = image.labels.get(f"{LABELS}.torch", "")
-        faults = silent.ordinary(known_faults, torch)
+        faults = silent.describe_faults_of_plain_training(known_faults, torch)
 
         # The gate for aliases may ask for more tiers than the gate for publishing.
         refusals = self.policy.refusals(
@@ -476,46 +487,56 @@ def keep_signed_changes(
     key: str,
     new_index: str,
 ) -> list[TagChange]:
-    """Return the planned changes; a tag that the key did not sign for its image stays (LEAVE).
+    """Return the planned changes of tags, those that the key did not sign turned into LEAVE.
 
-    Promotion has only the public key, so it cannot sign tags itself: the publisher signed them in
-    the `staging` repository. What counts is the last signature for a tag. Two kinds of unsigned
-    tags may stay where they are; for any other one, raises UserError:
+    A promotion copies from the repository `staging` to `target`. It has only the public key, so it
+    cannot sign a tag: the publisher signed the tags in `staging`. A tag that is not signed for what
+    it shall name does not move. Only two kinds of tags may be unsigned:
 
     - aliases;
     - all tags of an index that was put together in the target, from the promoted image and from
       images for other platforms there. Nobody can have signed it. `new_index` is then its name in
       the staging repository; it is empty if an index was promoted as a whole.
+
+    Raises UserError with every other unsigned tag.
     """
     changes: list[TagChange] = []
     problems: list[Problem] = []
     for change in planned:
-        digest = change.after.digest
-        last = attachments.find_last_signature(target, key, change.tag)
-        is_signed = last is not None and last.digest == digest
-        if is_signed or change.action is Action.LEAVE:
+        cause = explain_unsigned(target, change, key)
+        if not cause or change.action is Action.LEAVE:
             changes.append(change)
             continue
-
-        if last:
-            cause = f"the key signed {last.digest[:19]} for it last"
-        else:
-            cause = f"the key did not sign {digest[:19]} for it"
 
         is_of_new_index = bool(new_index) and change.after.is_index
         if is_of_new_index:
             then = advise_to_promote_index(staging, new_index, target.repository)
         else:
             then = advise_to_sign(staging)
+        changes.append(replace(change, action=Action.LEAVE, reason=f"{cause}; {then}"))
 
-        may_stay = is_of_new_index or change.kind is TagKind.ALIAS
-        if not may_stay:
+        may_be_unsigned = is_of_new_index or change.kind is TagKind.ALIAS
+        if not may_be_unsigned:
             where = f"{target.repository}:{change.tag}"
             problems.append(Problem(where=where, cause=cause, then=then))
-        changes.append(replace(change, action=Action.LEAVE, reason=f"{cause}; {then}"))
     if problems:
         raise UserError(problems, code=1)
     return changes
+
+
+def explain_unsigned(target: Registry, change: TagChange, key: str) -> str:
+    """Return why a tag must not name what the change gives it; empty if the key signed just that.
+
+    Only the last signature that the key made for this tag counts. An older one may be for an image
+    that the tag was moved away from.
+    """
+    digest = change.after.digest
+    last = attachments.find_last_signature(target, key, change.tag)
+    if last is None:
+        return f"the key did not sign {digest[:19]} for it"
+    if last.digest != digest:
+        return f"the key signed {last.digest[:19]} for it last"
+    return ""
 
 
 def advise_to_promote_index(staging: Repository, index: str, target: Repository) -> str:

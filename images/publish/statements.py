@@ -267,10 +267,11 @@ def make_test_result(runs: Sequence[Attestation], origin_exception: str = "") ->
 
 
 def summarize(runs: Sequence[Attestation], origin_exception: str) -> dict[str, Any]:
-    """Return a test result for these runs, without their evidence.
+    """Return what a published image's test result says of its validation runs.
 
-    Tests are named `TIER/CHECK/SUBJECT`. A test that failed in one run and passed in another is
-    listed as failed. `origin_exception`: see `make_test_result`.
+    It has the whole result, passed and failed tests, and the result of each tier of claims. Tests
+    are claims, named `TIER/CHECK/SUBJECT`; one that failed in any run is listed as failed.
+    `origin_exception`: the reason to publish an image of unproven origin; empty: none.
     """
     tiers = {}
     for tier in Tier:
@@ -341,11 +342,12 @@ def is_passed(runs: Sequence[Attestation], tier: Tier, origin_exception: str) ->
 
 
 def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -> Iterator[str]:
-    """Yield a sentence for each thing that a test result claims and its evidence does not show.
+    """Yield a sentence for each thing that an image's test result says and its evidence denies.
 
-    `runs` are the validation runs in the test result, each judged by the claims in its evidence.
-    The test result may claim less than they show, as it was judged by the claims of the day on
-    which it was written. Raises one of UNREADABLE for a malformed test result.
+    A test result (in-toto's predicate of that name) is signed and attached to a published image: it
+    lists passed and failed tests, and the verdict of each tier. `runs` are the validation runs that
+    it stands on, judged anew by the claims in their evidence. It may say less than they show, since
+    it was written by the claims of its day. Raises one of UNREADABLE if it is malformed.
     """
     predicate = statement.predicate
     exception = statement.origin_exception
@@ -353,8 +355,8 @@ def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -
     runs = [without_open_origin(run) for run in runs]
     expected = summarize(runs, exception)
 
-    # It may claim less than the evidence shows: fewer passed tests, or more failed ones. `origin`
-    # may have passed by records that were made after the run.
+    # Tests that did not pass by the evidence, and failures that the test result leaves out.
+    # `origin` may have passed by records that were made after the run.
     unearned = set(predicate["passedTests"]) - set(expected["passedTests"]) - {_ORIGIN_TEST}
     concealed = set(expected["failedTests"]) - set(predicate["failedTests"])
     if unearned:

@@ -261,7 +261,10 @@ def find_refusal(
 
 
 def refuse_step_back(tag: str, step_back: StepBack) -> Refusal:
-    """Return the refusal for a tag that would go back: by torch version, or else by date."""
+    """Return why a tag must not move from its image to an older one, and what to do.
+
+    `step_back` has both. An image is older by its torch, or else by its date.
+    """
     published, replacement = step_back
     reason = (
         f"{tag} names an image with torch {published.torch}, and the one to be published has the "

@@ -370,7 +370,11 @@ class Registry:
     def _read_once(
         self, path: str, limit: int, headers: Mapping[str, str] | None
     ) -> tuple[Mapping[str, str], bytes]:
-        """Send the request of `_read` once. Raises TransientError if the connection breaks."""
+        """Read a document of the registry, without another attempt: headers and content.
+
+        Reading stops soon after `limit` bytes, so a longer content shows that it is too large.
+        Raises TransientError if the connection breaks.
+        """
         content = bytearray()
         with self._send("GET", path, headers=headers, stream=True) as answer:
             try:

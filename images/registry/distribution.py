@@ -53,7 +53,7 @@ class Descriptor:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the descriptor as a manifest contains it."""
+        """Return this reference to a blob or manifest in the JSON form of a manifest (OCI)."""
         data: dict[str, Any] = {
             "mediaType": self.media_type,
             "digest": self.digest,

@@ -127,24 +127,25 @@ def _range_text(lower: str, upper: str) -> str:
 def _answers(
     machine: Machine, images: Sequence[ImageSummary], profiles: Sequence[str | None]
 ) -> Answers:
-    """Return the best image for each profile on a machine.
+    """Return the name of the best image for each profile on a machine; empty where none fits.
 
-    With it goes the reason why no image without a profile fits, if none does.
+    The profile None means images without a profile. If none of these fits, the answer also has the
+    reason.
     """
     best_images = []
     why_none = ""
     for profile in profiles:
         images_of_profile = [image for image in images if image.profile == profile]
-        choice = chooser.rank(images_of_profile, machine, Options(profile=profile))
+        choice = chooser.choose(images_of_profile, machine, Options(profile=profile))
         if choice.fitting:
             best_images.append(choice.fitting[0].name)
             continue
 
         best_images.append("")
         if profile is None:
-            # Perhaps this driver does not run this GPU at all.
+            # The reason is that this driver does not run this GPU at all, or else what speaks
+            # against the nearest image.
             reasons = list(chooser.wrong_for_gpu(machine))
-            # If it does, take what speaks against the nearest image.
             if not reasons and choice.others:
                 reasons = list(choice.others[0].reasons)
             why_none = "; ".join(reasons)

@@ -59,7 +59,11 @@ class SiteInputs:
 
 
 def make_index(inputs: SiteInputs) -> Index:
-    """Return the content of index.json."""
+    """Return the content of index.json: what the site says of each image of matrix.yaml.
+
+    Images that can be built come with what was validated, those that the plan refuses with the
+    reasons.
+    """
     planned_images = plan_images(inputs)
     images = []
     for planned in planned_images:
@@ -228,10 +232,15 @@ def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierR
 
 
 def unjudged_claims(runs: Sequence[Run], tier: Tier, claims: Sequence[Claim]) -> list[str]:
-    """Return `CHECK/SUBJECT` of the required claims of a tier that none of these runs judged."""
+    """Return the names (`CHECK/SUBJECT`) of required claims that none of these runs judged.
+
+    `claims` are all claims of an image, and `runs` are recorded validation runs of it. Only claims
+    of this tier (`static`, `cpu`, `gpu` or `multigpu`) are looked at. A claim was judged whatever
+    its verdict was.
+    """
     judged: set[str] = set()
     for run in runs:
-        judged |= {claim.key for claim in run.claims}
+        judged.update(claim.key for claim in run.claims)
     required = [claim for claim in claims if claim.tier is tier and claim.required]
     return [claim.key for claim in required if claim.key not in judged]
 

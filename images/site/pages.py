@@ -76,7 +76,10 @@ class _Site:
         return page.encode()
 
     def matrix_page(self) -> bytes:
-        """Return the first page: a table of all images, grouped by the minor version of torch."""
+        """Return the site's first page as HTML: a table of all images, and the latest breakages.
+
+        The rows are grouped by the minor version of torch.
+        """
         # Images without a lock come last: nobody can have them.
         locked = [image for image in self.index.images if not image.blocked]
         unlocked = [image for image in self.index.images if image.blocked]
@@ -97,7 +100,10 @@ class _Site:
         )
 
     def _totals(self) -> list[tuple[int, str]]:
-        """Return the figures at the top of the matrix page, each as (number, words)."""
+        """Return how many images are validated, stale, failed and so on, as (number, words).
+
+        They stand at the top of the matrix page.
+        """
         images = self.index.images
         counts = Counter(image.validation for image in images)
         # An image that is not validated has no such day, so it does not count as fresh.
@@ -142,12 +148,18 @@ class _Site:
         )
 
     def image_page(self, row: ImageRow) -> bytes:
-        """Return the page of one image: what it holds, what was validated, and what is open."""
+        """Return the HTML page of an image: what it holds, what was validated, and what is open.
+
+        `row` is what index.json says of the image.
+        """
         image = self.images[row.name]
         claims = self.inputs.claims.get(row.name, ())
-        runs = newest_first(
-            run for run in self.inputs.runs if (run.image, run.digest) == (row.name, row.digest)
-        )
+
+        # Recorded validation runs of the image as it is now, not of an older build.
+        current = (row.name, row.digest)
+        runs = newest_first(run for run in self.inputs.runs if (run.image, run.digest) == current)
+
+        # The packages as the newest run found them installed, and as the lock has them.
         runs_with_packages = [run for run in runs if run.packages]
         measured_packages = runs_with_packages[0].packages if runs_with_packages else {}
         locked_packages = self.inputs.closures.get(image.lock_name, {})

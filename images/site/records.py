@@ -195,11 +195,11 @@ def gpu_sentence(runs: Sequence[RunLine], drifts: Mapping[str, str]) -> str:
 def compare_build(
     runs: Sequence[RunLine], image_id: str, payload: Mapping[str, str]
 ) -> tuple[str, bool]:
-    """Return a sentence that compares a build with the recorded runs, and whether one is about it.
+    """Say whether a new build of an image is the same as one that was validated on a GPU.
 
-    A run is about the build if it measured an image of the same ID, or one with the same layers and
-    settings. `runs`: of the image's gpu tier, newest first. `payload`: the layers and settings of
-    the build (images/engine/configuration.py); empty: not known.
+    Returns a sentence, and whether a recorded run is about this build: it measured an image of the
+    same ID, or one with the same layers and settings. `runs` are the recorded runs of the image on
+    GPUs, newest first. `payload` has the layers and settings of the build; empty: not known.
     """
     if not runs:
         return "no run of its gpu tier is recorded, of any build", False

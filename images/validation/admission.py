@@ -28,13 +28,14 @@ def with_admission_claims(chosen: ClaimSet) -> ClaimSet:
 def _runs_programs(claim: Claim) -> bool:
     """Return whether programs of the image run to measure this claim."""
     settings = checks.settings(claim.probe)
-    return claim.is_inside and not claim.unproven and not settings.reads_files_only
+    return claim.is_of_container and not claim.unproven and not settings.reads_files_only
 
 
 def find_broken(claims: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
-    """Return the admission claims that do not hold: key -> reason. Without any, programs may run.
+    """Return why no program of an image should be started: name of a claim -> reason.
 
-    `evidence`: what was measured of the image's files.
+    Claims about its files decide that (ADMISSION); `evidence` has what was measured of the files.
+    If all of them hold, the result is empty.
     """
     deciding = claims.where(lambda claim: claim.check in ADMISSION)
     broken = {}
@@ -63,4 +64,4 @@ def reasons_not_measured(
     if key not in {claim.key for claim in chosen.claims}:
         reason += f": {cause}"
     # The claims that are measured outside of a container are measured in any case.
-    return {claim.key: reason for claim in not_measured.measurable_inside().claims}
+    return {claim.key: reason for claim in not_measured.of_container().claims}

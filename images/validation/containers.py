@@ -97,7 +97,7 @@ def plan_containers(
     Only containers of the GPU tiers get GPUs. What attaches them (the driver's libraries,
     LD_LIBRARY_PATH) is thereby never mistaken for a part of the image.
     """
-    claims = claims.measurable_inside().where(lambda claim: not claim.unproven)
+    claims = claims.of_container().where(lambda claim: not claim.unproven)
     static = claims.in_tiers([Tier.STATIC])
 
     # Most of the cpu tier runs as the image's user, some of it as a user whom the image does not

@@ -90,7 +90,11 @@ def _changed_files(change: StepChange) -> str:
 
 
 def derived_rules(image: Image, sources: Sources) -> DerivedRules:
-    """Return what images that stand on this one are held to, beside its own claims."""
+    """Return the rules for derived images (`FROM image`), beside the claims of the image itself.
+
+    They are packages that fail with it, releases that fail together, the settings of Python and
+    torch after import, and the variables that a derived image may set or should report.
+    """
     conflicts: list[KnownConflict] = []
     for conflict in sources.facts.conflicts:
         conflicts.append({"packages": conflict.packages, "why": conflict.why})

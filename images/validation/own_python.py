@@ -295,9 +295,12 @@ def python_environment(root: str) -> dict[str, str]:
 
 @cache
 def python_files(root: str) -> Mapping[str, bytes | Path]:
-    """Return the files of our Python: path below `root` in the container -> content, or file here.
+    """Return the Python that runs this program as files to copy into a container.
 
-    Raises UserError if this Python can't be taken along.
+    With it the files of an image can be read without running anything of the image. The result maps
+    a path below `root`, the folder in the container, to its content or to a file of this machine:
+    the interpreter, the loader, the standard library, and the libraries that these need. Raises
+    UserError if this Python can't be copied.
     """
     # In a virtual environment, the interpreter that it was made from.
     interpreter = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]

@@ -100,7 +100,10 @@ def collect_steps(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
 
 
 def claim_rows(verdict: Verdict) -> tuple[ClaimRow, ...]:
-    """Return every claim of a verdict as a row."""
+    """Return the claims of a verdict in the form in which runs are recorded, in their order.
+
+    A long reason is cut.
+    """
     rows = []
     for judged in verdict.claims:
         row = ClaimRow(

@@ -233,10 +233,10 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
 def look_from_host(
     engine: Engine, image: ImageInfo, evidence: GrowingEvidence, steps_above: Sequence[str]
 ) -> None:
-    """Measure what no container shows: the image's configuration and its stored layers.
+    """Measure an image from outside: its configuration, and its layers in the engine's store.
 
-    Adds records to `evidence`, and the digests of the layers to its `host`. `steps_above`: build
-    steps of a derived image above ours.
+    No container is started. What was measured is added to `evidence` as records, and the digests of
+    the layers to its `host`. `steps_above`: the build steps of a derived image above ours.
     """
     claims = evidence.claims
     # An engine may have written a layer in another form than the one that was recorded: the claim
@@ -317,7 +317,7 @@ def unsupported_claims(facts: EngineFacts, image: ImageInfo, claims: ClaimSet) -
     reasons = {}
     for claim in claims.claims:
         # Other claims are about what the engine says of the image, or about its files.
-        runs_programs = claim.is_inside and not checks.settings(claim.probe).reads_files_only
+        runs_programs = claim.is_of_container and not checks.settings(claim.probe).reads_files_only
         if runs_programs:
             reasons[claim.key] = reason
     return reasons

@@ -418,7 +418,10 @@ def _number_of(arch: str) -> str:
 
 
 def _source_archive(recipe: Recipe, folder: Path) -> Path:
-    """Return the source archive in a folder that has the recipe's hash. Raises UserError."""
+    """Return the source archive from which a recipe's wheel is compiled.
+
+    It is found in the folder by its sha256. Raises UserError if it is not there.
+    """
     for path in sorted(folder.glob("*.tar.gz")):
         if sha256_of_file(path) == recipe.sdist:
             return path

@@ -429,7 +429,10 @@ def wheel_finder(matrix: Matrix, folder: Path | None = None) -> FindWheel:
     """
 
     def find(image: Image, pin: Pin) -> Path | None:
-        """Return the compiled wheel of a pin; None if the cache has none."""
+        """Return the wheel of a pinned package that was compiled for such an image.
+
+        None if the package is not one that we compile, or if the cache has no wheel of it.
+        """
         # The row of `sources` that says how the package is compiled: the one that makes its
         # extensions if it has any, else the one with its own name.
         package = pin.extensions or pin.name
@@ -482,11 +485,12 @@ def record_digests(image: Image, files: Iterable[Path]) -> dict[str, str]:
 def expected_wheels(
     image: Image, missing: Collection[str], compiled: FindWheel, cache: Path
 ) -> dict[Path, str]:
-    """Return path -> sha256 of the wheels that `gather` would choose for an image on this machine.
+    """Return the wheels that are in no index and that a build of an image here would use.
 
-    As there is no wheelhouse here, these are the wheels that `compiled` finds, else the official
-    ones. Nothing is downloaded: an official wheel need not exist yet at its path below `cache`.
-    `missing` is what the image was built without, as in `Gathered`.
+    The result is the path of a wheel -> its sha256. They are the compiled wheels that `compiled`
+    finds, else the official ones, for the image's packages that the lock does not have. Nothing is
+    downloaded: an official wheel need not exist yet at its path below `cache`. `missing` are
+    packages that the image was built without.
     """
     digests = {}
     for pin in image.pins:

@@ -33,20 +33,28 @@ def update(
     run: Runner = uv.run,
     on_progress: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, bytes]:
-    """Measure what an image's pruner leaves of its locked wheels, where nobody has measured it yet.
+    """Record what a wheel's RECORD (its list of files and hashes) is after pruning.
 
-    `lock` has the RECORDs of its whole wheels (measure_records.update) and `folder` is the folder
-    of locks. Returns the new content of the table of RECORDs, by its path below that folder; empty
-    if nothing was to be measured. Raises UserError if a wheel can't be downloaded, differs from the
-    lock, or can't be pruned.
+    The pruner takes code for other GPUs out of an image's libraries. So that an installed, pruned
+    wheel can be compared with its lock, each wheel that was not measured yet is downloaded and
+    pruned here.
+
+    `lock` has the RECORDs of whole wheels (measure_records.update), `folder` is the folder of
+    locks. Returns the new table of RECORDs as {file name: content}; empty if nothing was to be
+    measured. Raises UserError if a wheel can't be downloaded, differs from the lock, or can't be
+    pruned.
     """
     if image.pruning is None:
         return {}
     unmeasured = pruner.unmeasured(image.pruning, lock)
     if not unmeasured:
         return {}
+
+    # The lock has hashes of wheels. The index says where they can be downloaded.
     requirements = sorted({f"{package.name}=={package.version}" for package, _ in unmeasured})
     url_by_digest = uv.find_urls(requirements, lock.inputs, run=run, where=str(image.name))
+
+    # What remains depends on the pruner and its settings: `key` stands for both.
     key = pruner.key(image.pruning)
     program = pruner.files(image.pruning)
     login = IndexLogin(lock.inputs.indexes)

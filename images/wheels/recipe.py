@@ -198,9 +198,10 @@ def _architectures(image: Image, package: str, source: SourceRow) -> tuple[Arch,
 
 
 def _environment(source: SourceRow, archs: Sequence[Arch]) -> dict[str, str]:
-    """Return the variables for a package's setup.py, with the architectures filled in.
+    """Return the environment variables with which a package's setup.py is run.
 
-    `{numbers}` becomes the likes of `80;90`, and `{capabilities}` the likes of `8.0;9.0`.
+    They stand in matrix.yaml (`source`). GPU architectures are filled in: `{numbers}` becomes
+    `80;90`, for example, and `{capabilities}` becomes `8.0;9.0`.
     """
     numbers = ";".join(f"{arch.major}{arch.minor}" for arch in archs)
     capabilities = ";".join(arch.capability for arch in archs)

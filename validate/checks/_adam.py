@@ -6,8 +6,9 @@ from validate.judging import Finding
 
 
 def judge_adam(_subject: str, _expect: object, evidence: CompiledDeviations) -> Finding:
-    """Judge the weights after four steps, and that the kernel was compiled with the package.
+    """Pass if a package's compiled Adam gives torch's weights after four steps.
 
+    It must be compiled ahead, not when it is first called. The evidence has these figures:
     "deviation" is how far they are from torch's, "moved" how far the four steps took them from the
     start. The controls lack a part of AdamW (`control_adam` its decoupled weight decay,
     `control_fewer` a step), so their weights must differ.

@@ -56,10 +56,11 @@ def judge_figures(
     at_most: Mapping[str, float] | None = None,
     at_least: Mapping[str, float] | None = None,
 ) -> Finding:
-    """Judge figures by these limits: name of the figure -> the value, the most or the least.
+    """Pass if measured figures are within their limits.
 
-    FAIL: a figure is beyond its limit, or nothing was measured at all. Raises KeyError if one of
-    the figures was not measured, which makes the claim FAIL, too.
+    `evidence` has the figures by name. `equal`, `at_most` and `at_least` map names to the value
+    that a figure must have, or to the most or the least that it may be. Raises KeyError if a figure
+    with a limit was not measured, which makes the claim FAIL, too.
     """
     if not evidence:
         return failed("nothing was measured")
@@ -79,27 +80,42 @@ def judge_figures(
     return passed(listed(figures, limit=6))
 
 
-def _find_unequal(evidence: BehaviourEvidence, equal: Mapping[str, object]) -> Iterator[str]:
-    """Yield a problem for each figure that has another value than it must have."""
-    for key, value in equal.items():
-        if evidence[key] != value:
-            yield f"{key} is {_shorten(evidence[key])}, not {_shorten(value)}"
+def _find_unequal(figures: BehaviourEvidence, required: Mapping[str, object]) -> Iterator[str]:
+    """Yield a sentence for each measured figure that has another value than it must have.
+
+    `figures` and `required` map the name of a figure to what was measured, and to what it must be.
+    Raises KeyError if one that is required was not measured.
+    """
+    for name, required_value in required.items():
+        figure = figures[name]
+        if figure != required_value:
+            yield f"{name} is {_shorten(figure)}, not {_shorten(required_value)}"
 
 
-def _find_too_large(evidence: BehaviourEvidence, at_most: Mapping[str, float]) -> Iterator[str]:
-    """Yield a problem for each figure that is larger than its bound, or NaN."""
-    for key, bound in at_most.items():
-        figure = evidence[key]
+def _find_too_large(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> Iterator[str]:
+    """Yield a sentence for each measured figure that is larger than its bound, or NaN.
+
+    `figures` and `bounds` map the name of a figure to what was measured, and to the most that is
+    allowed. Raises KeyError if one that has a bound was not measured.
+    """
+    for name, bound in bounds.items():
+        figure = figures[name]
+        # Not `figure > bound`, which is false for NaN.
         if not figure <= bound:
-            yield f"{key} is {figure:.3g}, more than {bound:g}"
+            yield f"{name} is {figure:.3g}, more than {bound:g}"
 
 
-def _find_too_small(evidence: BehaviourEvidence, at_least: Mapping[str, float]) -> Iterator[str]:
-    """Yield a problem for each figure that is smaller than its bound, or NaN."""
-    for key, bound in at_least.items():
-        figure = evidence[key]
+def _find_too_small(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> Iterator[str]:
+    """Yield a sentence for each measured figure that is smaller than its bound, or NaN.
+
+    `figures` and `bounds` map the name of a figure to what was measured, and to the least that is
+    allowed. Raises KeyError if one that has a bound was not measured.
+    """
+    for name, bound in bounds.items():
+        figure = figures[name]
+        # Not `figure < bound`, which is false for NaN.
         if not figure >= bound:
-            yield f"{key} is {figure:.3g}, less than {bound:g}"
+            yield f"{name} is {figure:.3g}, less than {bound:g}"
 
 
 def _shorten(value: object) -> str:

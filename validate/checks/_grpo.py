@@ -210,12 +210,17 @@ def sample_batch(trainer: Any) -> Mapping[str, Any]:
 
 
 def read_completions(batch: Mapping[str, Any]) -> list[Completion]:
-    """Return the completions of a batch that trl has prepared, without padding."""
+    """Return what a batch that trl prepared for GRPO holds, a Completion for each row, on the CPU.
+
+    trl pads prompts and completions to one length, and marks the tokens that count in masks. Here
+    the padding is taken out.
+    """
     prompt_masks = batch["prompt_mask"].bool().cpu()
     completion_masks = batch["completion_mask"].bool().cpu()
     completions = []
     for number in range(len(prompt_masks)):
         prompt_mask, completion_mask = prompt_masks[number], completion_masks[number]
+        # The log-probability of each token, as whoever sampled it reported it.
         scores = batch["sampling_per_token_logps"][number].cpu().double()
         completions.append(
             Completion(
@@ -370,12 +375,17 @@ def plain_step(
 
 
 def compute_liger_loss(trainer: Any, batch: Mapping[str, Any]) -> tuple[float, Any]:
-    """Return Liger's GRPO loss of the batch, and its gradient of the head's weight."""
+    """Return the GRPO loss of a batch as Liger computes it, and the gradient for the head's weight.
+
+    Liger fuses the last linear layer (the head, which turns states into logits) with the loss.
+    `batch` is as trl prepares it, `trainer` has the model.
+    """
     torch = importlib.import_module("torch")
     chunked_loss = importlib.import_module("liger_kernel.chunked_loss")
     tokens = torch.cat((batch["prompt_ids"], batch["completion_ids"]), 1)
     mask = torch.cat((batch["prompt_mask"], batch["completion_mask"]), 1)
     length = batch["completion_ids"].shape[1]
+    # Compute the states below the head, of all tokens.
     with torch.no_grad():
         output = trainer.model.model(input_ids=tokens, attention_mask=mask)
     # The state at a position is that of the next token.
@@ -401,10 +411,11 @@ def compute_liger_loss(trainer: Any, batch: Mapping[str, Any]) -> tuple[float, A
 
 
 def judge_step(evidence: BehaviourEvidence, equal: Mapping[str, object] | None = None) -> Finding:
-    """Judge the figures of compare_steps: steps in float32 that were compared with float64.
+    """Pass if training steps of trl's GRPO gave what plain torch gives.
 
-    So a deviation may be as large as float32's rounding makes it. The controls of compare_step must
-    be larger, and the advantages must differ by at least 1 (`spread`), or a step teaches nothing.
+    The steps were in float32 and compared with float64 (compare_steps), so a deviation may be as
+    large as float32's rounding makes it. The controls, which are wrong on purpose, must be larger,
+    and the advantages must differ by at least 1 (`spread`), or a step teaches nothing.
 
     `equal`: further figures, and the values that they must have.
     """

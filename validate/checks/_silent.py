@@ -59,10 +59,12 @@ class SilentEvidence(TypedDict, total=False):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SilentEvidence]]:
-    """Yield each claimed fault and its evidence.
+    """Run a computation for each claim, and yield how far its result is from the right one.
 
-    Faults that may end their process (`alone`) come first, each in a fork: no fork can be made
-    after this process has used CUDA. The evidence of a fault whose function raises is the error.
+    A claim says that versions do not have a known silent fault: wrong numbers without an error. Its
+    subject is the name of the fault. Faults that may end their process (`alone`) come first, each
+    in a fork: no fork can be made after this process has used CUDA. If a computation raises, the
+    error is its evidence.
     """
     importlib.import_module("torch")
     for claim in sorted(claims, key=lambda claim: not claim.expect["alone"]):
@@ -113,11 +115,12 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
 
 
 def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Finding:
-    """Judge that the result is right, and took no longer than it may.
+    """Pass if a computation, in which some versions make a silent fault, is right and fast enough.
 
-    A wrong result is KNOWN instead of FAIL if these versions are known to have the fault. The
-    control, a result that is wrong on purpose, must not pass. What raises is not silent:
-    validate/judge.py (apply_judge) makes it FAIL, whatever is known.
+    A silent fault gives wrong numbers, or takes far too long, without an error. If these versions
+    are known to have it, it is KNOWN instead of FAIL. The control, a result that is wrong on
+    purpose, must not pass as right. An error is not silent: apply_judge (validate/judge.py) makes
+    it FAIL, whatever is known.
     """
     # The function did not run: too little memory was free.
     if "free" in evidence:
@@ -125,6 +128,7 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
 
     fault, tolerance = expect["fault"], expect["tolerance"]
     report_fault = known_fault if expect["known"] else failed
+    # The largest error, as a part of the largest right value.
     off = f"off by {scientific(evidence['off'])} of the largest value"
     # The result is judged before the control, because a control is made of the result: if that is
     # NaN, the control is NaN as well.

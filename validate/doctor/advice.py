@@ -257,9 +257,10 @@ def _explain_sdpa(lowest: tuple[int, int], targets: tuple[str, ...], stack: Stac
 
 
 def _choose_fp8(capability: tuple[int, int]) -> Setting:
-    """Return whether FP8 can be used on GPUs of this compute capability.
+    """Return the setting `fp8`: `yes`, `inference only` or `no`, with the reason.
 
-    The tensor cores of 8.9 have FP8, but the frameworks' training requires 9.0.
+    It follows from the compute capability of the GPUs. The tensor cores of 8.9 have FP8, but the
+    frameworks' training requires 9.0.
     """
     source = "torch._scaled_mm; torchao's float8 training"
     capability_text = f"compute capability {_write_dotted(capability)}"

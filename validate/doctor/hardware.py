@@ -159,9 +159,11 @@ def _find_troubles(reported: Sequence[Facts]) -> tuple[str, ...]:
 
 
 def claimed_code(claims_file: Path) -> dict[str, tuple[str, ...]]:
-    """Return package -> the targets of its kernels (`sm_80`), by the image's own claims.
+    """Return for which GPUs the packages of this image have kernels: package -> targets (`sm_80`).
 
-    Empty if the file cannot be read, or does not exist, as in an image that is not ours.
+    It is read from the file of claims that our images hold: what an image must have, written when
+    it was built. Empty if there is no such file, as in an image that is not ours, or if it can't be
+    read.
     """
     code = {}
     # Any of these is raised if the file is missing or damaged. What was read before then counts.

@@ -56,7 +56,10 @@ def json_data(inspection: Inspection, advice: Advice) -> dict[str, Any]:
 
 
 def text(inspection: Inspection, advice: Advice) -> Iterator[str]:
-    """Yield the lines for people: facts, settings, warnings, and errors with their hints."""
+    """Yield the lines of `doctor`'s report: facts, settings, warnings, and errors with hints.
+
+    Long lines are wrapped at the terminal's width.
+    """
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
     yield from _write_facts(inspection)
 
@@ -75,7 +78,10 @@ def text(inspection: Inspection, advice: Advice) -> Iterator[str]:
 
 
 def _write_facts(inspection: Inspection) -> Iterator[str]:
-    """Yield the lines of the report that name the GPUs, torch, the machine and its disks."""
+    """Yield the lines of a report about this machine: its GPUs, torch, memory and disks.
+
+    A line begins with its topic in a column of ten characters: `GPU       8 x NVIDIA H200 (...)`.
+    """
     machine, stack = inspection.hardware, inspection.stack
 
     # GPUs of one model are equal, so a machine with eight of them gets one line.
@@ -91,6 +97,7 @@ def _write_facts(inspection: Inspection) -> Iterator[str]:
 
     shm = f", /dev/shm {machine.shm / GB:.2f} GB" if machine.shm is not None else ""
     yield f"machine   {machine.cpus} cores, {machine.memory / GB:.0f} GB of memory{shm}"
+    # What a disk holds: `checkpoints` or `downloads`.
     for disk in machine.disks:
         yield f"disk      {disk.path} has {disk.free / GB:.0f} GB free for {disk.holds}"
 

@@ -191,9 +191,11 @@ def _launcher_texts(target: str, python: str) -> Iterator[bytes]:
 
 
 def _script_hash_in_wheel(script: str, python: str) -> str:
-    """Return RECORD's hash of a script as its wheel has it, with `#!python` as its first line.
+    """Return the hash that an installed script has in its wheel.
 
-    Empty if the installer did not write its interpreter into the script, or it can't be read.
+    A wheel's script begins with `#!python`, which the installer replaces by the path of its
+    interpreter (`python`). So the line is put back before the hash is computed. Empty if the script
+    does not begin with that path, or can't be read.
     """
     try:
         content = Path(script).read_bytes()

@@ -395,10 +395,13 @@ def token_loss(logits: Any, labels: Any, *, counts_all_labels: bool = False) -> 
 
 
 def compute_objective(result: TrainingResult, weights: Weights, batch: Batch) -> Any:
-    """Return the loss that an example's step minimises: DPO's, or the mean of all ranks' losses.
+    """Return the loss of one training step, computed in plain torch as the framework defines it.
 
-    Each rank divides by the number of its own labels (`counts_all_labels` says which ones), so the
-    mean of the ranks' losses is not the loss of all rows together.
+    That is DPO's loss if the example trained by DPO. Otherwise it is the mean of the losses that
+    the ranks (processes that train together) have on their parts of the batch. It is not the loss
+    of the whole batch: each rank divides by the number of its own labels.
+
+    `weights` are those before the step; `batch` has the tokens and labels of all ranks.
     """
     torch = importlib.import_module("torch")
     if result.dpo_beta is not None:

@@ -45,12 +45,17 @@ def read_program(run: Run) -> TrainingResult:
 
 
 def read_qlora(run: Run) -> TrainingResult:
-    """Return the adapters that a program trained over 4-bit weights."""
+    """Return the result of a program that trained LoRA adapters over 4-bit weights (QLoRA).
+
+    That is everything that is compared with the same training in plain torch: the weights and
+    adapters before, the losses and batches, and the adapters after. bitsandbytes rounds the weights
+    to NF4, so those below the adapters are rounded here, too.
+    """
     start = round_to_nf4(read_tensors(run.model), read_shape(run.model))
     adapters = draw_adapters(run, run.config["lora"])
 
-    # Here peft loads the saved files, over weights quantised as in training. For `saved` our own
-    # code reads them, and evidence.compare_reloaded_model compares the logits of both.
+    # The saved adapters are loaded twice: here by peft, over weights quantised as in training, and
+    # by our own code (`saved`). evidence.compare_reloaded_model compares the logits of both.
     torch = importlib.import_module("torch")
     transformers = importlib.import_module("transformers")
     peft = importlib.import_module("peft")
@@ -71,16 +76,21 @@ def read_qlora(run: Run) -> TrainingResult:
 
 
 def read_preferences(run: Run) -> TrainingResult:
-    """Return the adapters that a program trained by DPO, over weights that are not quantised."""
-    # Each row has two parts, a chosen and a rejected answer; the Trainer shuffles the rows.
+    """Return the result of a program that trained LoRA adapters by DPO (preference optimisation).
+
+    That is everything that is compared with the same training in plain torch: the losses that the
+    program logged, the batches that it trained on, the weights before, and the adapters after.
+    """
+    # Make the batches again, from the program's data and seed. Each row has two parts, a chosen and
+    # a rejected answer; the Trainer shuffles the rows.
     settings: Mapping[str, Any] = run.config["training"]
     rows = read_preference_rows(run.model, run.folder / run.config["data"])
     order = shuffle_row_numbers(len(rows), int(settings["seed"]))
     batch_size = int(settings["per_device_train_batch_size"])
     saved = run.folder / run.result()["saved"]
 
-    # Here peft loads the saved files. For `saved` our own code reads them, and
-    # evidence.compare_reloaded_model compares the logits of both.
+    # The saved adapters are loaded twice: here by peft, and for the result's `saved` by our own
+    # code. evidence.compare_reloaded_model compares the logits of both.
     transformers = importlib.import_module("transformers")
     peft = importlib.import_module("peft")
     base = transformers.AutoModelForCausalLM.from_pretrained(run.model).to(run.device)
@@ -298,10 +308,10 @@ def read_rows(run: Run) -> list[Batch]:
 
 
 def draw_adapters(run: Run, lora: Mapping[str, Any]) -> Adapters:
-    """Return new adapters for a program's model, with the random numbers that the program drew.
+    """Return the LoRA adapters with which a program's training began, by drawing them again.
 
-    peft draws A from the generator that the program seeded just before. `lora` holds the arguments
-    of peft's LoraConfig.
+    peft draws the matrix A at random. The program sets its seed just before, so the same seed gives
+    the same numbers here. `lora` holds the arguments of peft's LoraConfig.
     """
     transformers = importlib.import_module("transformers")
     peft = importlib.import_module("peft")

@@ -40,7 +40,11 @@ class SavedLlama:
     """
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
-        """Save the model to a folder. `device` is where `load` and `load_in_4bit` put it."""
+        """Make a small Llama with random weights, and save it to a folder as transformers does.
+
+        `device` is where `load` and `load_in_4bit` put the model. The same seed gives every run the
+        same weights and the same input tokens.
+        """
         self.folder = folder
         self.device = device
         self.torch = importlib.import_module("torch")

@@ -155,12 +155,17 @@ def longest_allowed(before: Timed, now: Timed, margin: float) -> float:
 
 
 def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
-    """Yield reasons why times taken under these conditions say nothing about the image."""
+    """Yield a sentence for each thing that may have slowed down a measurement on a GPU.
+
+    `times` are the measured times: they may vary too much. `conditions` are readings of the GPU:
+    other work on it, memory that others hold, its limit of power, its clocks under load. Nothing is
+    yielded of what could not be read.
+    """
     for timed in times:
         if timed["spread"] > NOISY:
             yield f"times vary by {timed['spread']:.0%}"
 
-    # What NVML could not read is not in the readings, and is no reason: see the defaults of `get`.
+    # A value that NVML could not read has no key.
     before = conditions["before"]
     if before.get("busy", 0) > _BUSY_PERCENT:
         yield f"the GPU was {before['busy']} % busy before"

@@ -1,11 +1,11 @@
 """Lists the GPU kernels that are checked, one file each, and defines what such a file says.
 
 Adding a kernel is adding a file and its name in FILES. A file `kernels/NAME.py` holds `KERNEL`:
-what it claims, on which GPUs (`supports`), how it is run and what plain torch computes from the
-same inputs (`cases`), how far the two may differ (`tolerance`), wrong results that must be noticed
-(controls), and which CUDA kernels show that it ran (`expected_kernels`). Files that begin with an
-underscore are shared. Nothing here imports torch: the host writes claims from this table, and
-`runner.py` measures inside the container.
+what it claims, why a GPU cannot run it (`gpu_obstacle`), how it is run and what plain torch
+computes from the same inputs (`cases`), how far the two may differ (`tolerance`), wrong results
+that must be noticed (controls), and which CUDA kernels show that it ran (`expected_kernels`). Files
+that begin with an underscore are shared. Nothing here imports torch: the host writes claims from
+this table, and `runner.py` measures inside the container.
 """
 
 import importlib
@@ -61,12 +61,14 @@ Mark = Callable[[tuple[str, str] | None], None]
 it, or None if what follows belongs to no case."""
 Capability = tuple[int, int]
 """A GPU's compute capability, major and minor."""
-Supports = Callable[[Capability, Mapping[str, str]], str | None]
+GpuObstacle = Callable[[Capability, Mapping[str, str]], str | None]
 """Given a capability and packages' versions, returns why a kernel cannot run; None: it can."""
 
 
-def below(capability: Capability, least: Capability, reason: str) -> str | None:
-    """Return why a kernel cannot run if a GPU's capability is below the least; None: it can run.
+def explain_too_old(capability: Capability, least: Capability, reason: str) -> str | None:
+    """Return why a GPU with less than the least compute capability cannot run something.
+
+    Returns None if its capability suffices.
 
     reason: begins the result, and says what needs the least capability. `FP8 needs Ada or Hopper`
         gives `FP8 needs Ada or Hopper: compute capability 8.0 is below 8.9`.
@@ -79,12 +81,12 @@ def below(capability: Capability, least: Capability, reason: str) -> str | None:
     )
 
 
-def from_capability(major: int, minor: int, reason: str) -> Supports:
-    """Return a `Kernel.supports` that allows the kernel from this compute capability on.
+def from_capability(major: int, minor: int, reason: str) -> GpuObstacle:
+    """Return a `Kernel.gpu_obstacle` that allows the kernel from this compute capability on.
 
-    reason: as in `below`.
+    reason: why older GPUs cannot run it. The text about such a GPU begins with it.
     """
-    return lambda capability, _versions: below(capability, (major, minor), reason)
+    return lambda capability, _versions: explain_too_old(capability, (major, minor), reason)
 
 
 class SeededRandom:
@@ -187,11 +189,11 @@ class Kernel:
     ran, and they are not taken for this one under a new name."""
     libraries: Sequence[str] = ()
     """Patterns of files that must be mapped into the process."""
-    supports: Supports = lambda _capability, _versions: None
-    """Says why a GPU cannot run this kernel; None: it can."""
+    gpu_obstacle: GpuObstacle = lambda _capability, _versions: None
+    """Returns why a GPU cannot run this kernel; None: it can."""
     leaves_out: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _versions: {}
     """Given packages' versions, returns cases that cannot run with them -> why, with the source."""
-    excludes: Callable[[Mapping[str, str]], str | None] = lambda _versions: None
+    version_obstacle: Callable[[Mapping[str, str]], str | None] = lambda _versions: None
     """Given packages' versions, returns why no GPU can run the kernel with them, with the source;
     None: some can. With a reason the claim is not applicable."""
     needs_capability: Mapping[str, tuple[Capability, str]] = field(default_factory=dict)
@@ -202,11 +204,11 @@ class Kernel:
     needs: Sequence[str] = ()
     """Other distributions without which this kernel cannot run."""
 
-    def gated(self, capability: Capability) -> Mapping[str, str]:
-        """Return the cases that a GPU of this compute capability cannot run -> the reason."""
+    def find_cases_beyond(self, capability: Capability) -> Mapping[str, str]:
+        """Return the cases that a GPU of this compute capability is too old for -> the reason."""
         reasons = {}
         for case, (least, rule) in self.needs_capability.items():
-            reason = below(capability, least, rule)
+            reason = explain_too_old(capability, least, rule)
             if reason:
                 reasons[case] = reason
         return reasons

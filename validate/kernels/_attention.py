@@ -58,7 +58,10 @@ def case(
     query_length, key_length = lengths
 
     def make(rng: SeededRandom) -> Case:
-        """Draw the inputs, and return the case: outputs and all three gradients are compared."""
+        """Draw query, key and value, and return the case.
+
+        The kernel (`run`) and plain attention compute the output and the gradients of all three.
+        """
         inputs: Mapping[str, Any] = {
             "query": rng.normal(_BATCH, query_heads, query_length, dim),
             "key": rng.normal(_BATCH, key_heads, key_length, dim),

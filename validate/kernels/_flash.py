@@ -17,7 +17,7 @@ of_flash_attn = partial(
     expected_kernels={"forward": FLASH_ATTN_FORWARD, "backward": FLASH_ATTN_BACKWARD},
     other_kernels={r"pytorch_flash::": "torch's own FlashAttention"},
     libraries=(r"flash_attn_2_cuda.*\.so",),
-    supports=from_capability(8, 0, "flash-attn has kernels from Ampere on"),
+    gpu_obstacle=from_capability(8, 0, "flash-attn has kernels from Ampere on"),
 )
 
 _LENGTHS = (1, 130, 67, 255)
@@ -27,9 +27,10 @@ _DIM = 64
 
 
 def packed_case(dtype: str, varlen: Callable[..., Any], rng: SeededRandom) -> Case:
-    """Return a case of four sequences that are packed one after another, against one by one.
+    """Return a case of causal attention over four sequences that are packed one after another.
 
-    The case's own tensors are (1, heads, tokens, dim), with the tokens of all four sequences.
+    The case's own tensors are (1, heads, tokens, dim), with the tokens of all four sequences. What
+    the kernel gives is compared with plain attention over each sequence by itself.
 
     varlen: the kernel, `varlen(query, key, value, starts, longest, causal=)`. Its tensors are
         (tokens, heads, dim). `starts` says where each sequence starts, and where the last one ends;
@@ -37,11 +38,13 @@ def packed_case(dtype: str, varlen: Callable[..., Any], rng: SeededRandom) -> Ca
     """
 
     def run(query: Any, key: Any, value: Any) -> Any:
-        """Call the kernel on the case's tensors, and return its output in the same layout."""
+        """Compute attention by the kernel. All tensors are (1, heads, tokens, dim)."""
         torch = importlib.import_module("torch")
+        # Where each sequence starts: 0, and the end of each one before it.
         ends = torch.tensor(_LENGTHS).cumsum(0).tolist()
         starts = torch.tensor([0, *ends], dtype=torch.int32, device=query.device)
-        # From (1, heads, tokens, dim) to the kernel's (tokens, heads, dim), and back.
+
+        # The kernel's own order is (tokens, heads, dim).
         query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
         output = varlen(query, key, value, starts, max(_LENGTHS), causal=True)
         return output.transpose(0, 1)[None]

@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from validate.kernels import Capability, Kernel, Supports, from_capability
+from validate.kernels import Capability, GpuObstacle, Kernel, from_capability
 from validate.kernels._names import FLASH_ATTN_4_BACKWARD, FLASH_ATTN_4_FORWARD
 
 
-def on_majors(*majors: int, reason: str) -> Supports:
-    """Return a `Kernel.supports` that allows the kernel only on these major compute capabilities.
+def on_majors(*majors: int, reason: str) -> GpuObstacle:
+    """Return a `Kernel.gpu_obstacle` that allows only these majors of the compute capability.
 
     reason: what they are needed for, with its source. The answer for another GPU begins with it:
         `REASON: compute capability 8.6 is none of 9, 10`.
     """
 
-    def supports(capability: Capability, _versions: Mapping[str, str]) -> str | None:
+    def explain(capability: Capability, _versions: Mapping[str, str]) -> str | None:
         """Return why a GPU of this capability cannot run the kernel; None: it can."""
         major, minor = capability
         if major in majors:
@@ -28,7 +28,7 @@ def on_majors(*majors: int, reason: str) -> Supports:
         listed = ", ".join(map(str, majors))
         return f"{reason}: compute capability {major}.{minor} is none of {listed}"
 
-    return supports
+    return explain
 
 
 of_flash_attn_4 = partial(
@@ -43,7 +43,7 @@ of_flash_attn_4 = partial(
         r"cudnn.*(sdpa|flash|[fb]prop|mha)": "cuDNN's",
     },
     libraries=(r"libcute_dsl_runtime\.so",),
-    supports=from_capability(
+    gpu_obstacle=from_capability(
         9,
         0,
         "flash-attn-4 has a backward from Hopper on "

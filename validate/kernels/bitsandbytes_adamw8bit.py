@@ -24,14 +24,15 @@ EXPECTED = bounds_around(0.01556, 6e-5)
 
 
 def observe(rng: SeededRandom, optimizer: str) -> Observed:
-    """Train with an optimizer of bitsandbytes, and return how far it ends from AdamW in float64.
+    """Train with an 8-bit optimizer of bitsandbytes, and return how far it is from exact AdamW.
 
     The figure is mean |end - exact end| / mean |exact end - start|, over all parameters, after
-    twenty steps. Facts are the dtypes of the two states (the running means of AdamW), and whether
-    they are paged. Controls are ends that must be noticed as wrong: with 32-bit states, which are
-    too exact; without a step; and twice as far from the start as the exact end.
+    twenty steps; exact is torch's AdamW in float64. Facts are the dtypes of the two states (the
+    running means of AdamW), and whether they are paged. Controls are ends that must be noticed as
+    wrong: with 32-bit states, which are too exact; without a step; and twice as far from the start
+    as the exact end.
 
-    optimizer: a name in bitsandbytes.optim.
+    optimizer: its name in bitsandbytes.optim.
     """
     torch = rng.torch
     optim = importlib.import_module("bitsandbytes.optim")

@@ -8,7 +8,10 @@ from validate.kernels.bitsandbytes_nf4 import bounds_around, of_bitsandbytes
 
 
 def _case(rng: SeededRandom) -> Case:
-    """Return a case of an int8 matrix product, left times right transposed: it must be exact."""
+    """Return a case of bitsandbytes' product of int8 matrices, which must be exact.
+
+    It is `left` times `right` transposed, as in plain torch.
+    """
     functional = importlib.import_module("bitsandbytes.functional")
     inputs = {
         "left": rng.integers(-127, 128, 77, 260, dtype="int8"),

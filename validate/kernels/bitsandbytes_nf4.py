@@ -18,7 +18,7 @@ of_bitsandbytes = partial(
     probe="gpu.bitsandbytes",
     package="bitsandbytes",
     libraries=(r"bitsandbytes/libbitsandbytes_cuda\d+\.so",),
-    supports=from_capability(7, 5, "bitsandbytes is claimed from Turing on"),
+    gpu_obstacle=from_capability(7, 5, "bitsandbytes is claimed from Turing on"),
 )
 SIGMAS = 7.0
 """How far a figure may be from its mean, in standard deviations."""

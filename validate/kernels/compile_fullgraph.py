@@ -71,5 +71,5 @@ KERNEL = Kernel(
     observe=_observe,
     facts={"graphs": 1, "graph breaks": 0},
     expected_kernels={"generated": INDUCTOR},
-    supports=from_capability(7, 0, "torch.compile's Triton refuses older GPUs"),
+    gpu_obstacle=from_capability(7, 0, "torch.compile's Triton refuses older GPUs"),
 )

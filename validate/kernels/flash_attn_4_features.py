@@ -22,29 +22,39 @@ ScoreChange = Callable[[Any, Any], Any]
 that a feature makes of them."""
 
 
-def _plain_attention(change: ScoreChange, query: Any, key: Any, value: Any) -> Any:
-    """Compute causal attention in plain torch, with changed scores."""
+def _plain_attention(change_scores: ScoreChange, query: Any, key: Any, value: Any) -> Any:
+    """Compute causal attention in plain torch, with a feature that changes the scores.
+
+    All tensors are (batch, heads, length, dim).
+
+    change_scores: the feature. It gets the scores, and for each score the distance: how many tokens
+        its key lies before its query. It returns the scores to use instead.
+    """
     torch = importlib.import_module("torch")
     position = torch.arange(query.shape[2], device=query.device)
     distance = position[:, None] - position[None, :]
-    score = change(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5, distance)
-    return score.masked_fill(distance < 0, float("-inf")).softmax(-1) @ value
+
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+    scores = change_scores(scores, distance)
+    # Causal: no query sees a key after it.
+    scores = scores.masked_fill(distance < 0, float("-inf"))
+    return scores.softmax(-1) @ value
 
 
-def _cap(score: Any, _distance: Any) -> Any:
+def _cap(scores: Any, _distance: Any) -> Any:
     """Return scores that approach the cap, and never exceed it."""
-    return _CAP * (score / _CAP).tanh()
+    return _CAP * (scores / _CAP).tanh()
 
 
-def _hide_far_tokens(score: Any, distance: Any) -> Any:
+def _hide_far_tokens(scores: Any, distance: Any) -> Any:
     """Return scores that are minus infinity for keys before the window."""
-    return score.masked_fill(distance > _WINDOW, float("-inf"))
+    return scores.masked_fill(distance > _WINDOW, float("-inf"))
 
 
-def _case(change: ScoreChange, options: Mapping[str, Any], rng: SeededRandom) -> Case:
+def _case(change_scores: ScoreChange, options: Mapping[str, Any], rng: SeededRandom) -> Case:
     """Return a case of causal attention with a feature, over (batch, heads, length, dim).
 
-    change: the feature in plain torch. options: the arguments that ask flash-attn-4 for it.
+    change_scores: the feature in plain torch. options: the arguments that ask flash-attn-4 for it.
     """
     inputs = {}
     for name, deviation in _DEVIATIONS.items():
@@ -53,7 +63,7 @@ def _case(change: ScoreChange, options: Mapping[str, Any], rng: SeededRandom) ->
         dtype="bfloat16",
         inputs=inputs,
         run=partial(flash_attention_4, causal=True, **options),
-        plain=partial(_plain_attention, change),
+        plain=partial(_plain_attention, change_scores),
         grad_inputs=tuple(inputs),
         controls={"heads rolled": roll_heads},
     )
@@ -97,5 +107,5 @@ KERNEL = of_flash_attn_4(
     tolerance={"bfloat16": RULE_T},
     observe=_observe,
     facts={"gradients, bit for bit": "the same"},
-    supports=FEATURES,
+    gpu_obstacle=FEATURES,
 )

@@ -11,14 +11,16 @@ from validate.kernels._attention import case
 from validate.kernels._flash import of_flash_attn
 
 
-def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
-    """Return attention over (batch, heads, length, dim); flash-attn has heads after the length."""
-    flash = importlib.import_module("flash_attn").flash_attn_func
+def _flash_attention(query: Any, key: Any, value: Any, causal: bool) -> Any:
+    """Return attention by flash-attn. All tensors are (batch, heads, length, dim)."""
+    flash_attn_func = importlib.import_module("flash_attn").flash_attn_func
+    # flash-attn's own order is (batch, length, heads, dim).
     query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    return flash(query, key, value, causal=causal).transpose(1, 2)
+    output = flash_attn_func(query, key, value, causal=causal)
+    return output.transpose(1, 2)
 
 
-_dense = partial(case, run=_run, bottom_right=True)
+_dense = partial(case, run=_flash_attention, bottom_right=True)
 KERNEL = of_flash_attn(
     statement=(
         "flash-attn for head dimensions 64, 128 and 256, causal with unequal lengths, "

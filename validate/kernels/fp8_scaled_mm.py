@@ -17,7 +17,7 @@ of_fp8 = partial(
     expected_kernels={"product": FP8_PRODUCT},
     other_kernels={FULL_PRECISION_PRODUCT: "a product of unquantised numbers"},
     aside_kernels=(EAGER, DOUBLE_PRODUCT),
-    supports=from_capability(8, 9, "FP8 needs Ada or Hopper"),
+    gpu_obstacle=from_capability(8, 9, "FP8 needs Ada or Hopper"),
 )
 SQNR_CEILING = 40.0
 """e4m3 has 3 bits of mantissa: a product of normal values comes to 28 dB. One far above was not

@@ -46,9 +46,10 @@ def dotted(capability: Sequence[int]) -> str:
 
 
 def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Finding:
-    """Judge a kernel's results, and whether it was this kernel that ran.
+    """Judge a GPU kernel that was run: its results, and whether it was really this kernel.
 
-    FAIL: a result is wrong, or another kernel ran. NOT_APPLICABLE: this GPU cannot run it.
+    A library may fall back to another kernel without an error, so the profiler must have seen this
+    one. FAIL: a result is wrong, or another kernel ran. NOT_APPLICABLE: this GPU cannot run it.
     UNPROVEN: the results are right, but the profiler lost what ran.
     """
     # The claim was made for the host's GPUs, so the kernel must have run on one of them. If no host
@@ -125,7 +126,11 @@ def _describe_lost_marks(profile: ProfileEvidence) -> str:
 
 
 def _find_case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence]) -> Iterator[str]:
-    """Yield why cases do not hold: they were not run, raised an error, or have wrong results."""
+    """Yield a sentence for each case of a kernel that was not run, failed, or has wrong results.
+
+    `expect` has the cases and, for each dtype, the tolerance. Yield one as well for a dtype that no
+    case ran in.
+    """
     for name in expect["cases"]:
         case = cases.get(name)
         if case is None:
@@ -283,10 +288,11 @@ def _write_five_digits(value: object) -> str:
 
 
 def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[str]:
-    """Yield why it cannot have been this kernel that ran.
+    """Yield why it cannot have been the claimed kernel that ran, by what the profiler saw.
 
-    Called only if the profiler lost nothing. An unknown kernel is never held against it, because it
-    may be its own.
+    `expect` has patterns of the CUDA kernels that must and must not be seen. A kernel that fits no
+    pattern proves nothing: it may be the claimed one under a new name. This is asked only if the
+    profiler lost nothing.
     """
     profile = evidence["kernels"]
     patterns = expect["expected_kernels"]
@@ -346,10 +352,10 @@ def shorten_name(kernel: str) -> str:
 
 
 def _read_own_kernels(evidence: KernelEvidence) -> Mapping[str, Sequence[str]]:
-    """Return case -> the kernels that ran for it, and that plain torch did not run.
+    """Return which CUDA kernels ran for each case, without those that plain torch ran, too.
 
-    The observations are among the cases, under the subject's name. What raised an error is left
-    out: it has a problem already.
+    What ran for observations, which measure other things than results, stands under the name of the
+    kernel in place of a case. A case that raised an error is left out: that is reported already.
     """
     kernels = {}
     for case, names in evidence["kernels"].get("ran", {}).items():

@@ -13,7 +13,7 @@ of_liger = partial(
     probe="gpu.liger",
     package="liger-kernel",
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
-    supports=from_capability(
+    gpu_obstacle=from_capability(
         8, 0, "Liger is claimed with bfloat16, which GPUs have from Ampere on"
     ),
 )

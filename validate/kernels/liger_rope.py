@@ -26,7 +26,10 @@ def _plain(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
 
 
 def _case(dtype: str, rng: SeededRandom) -> Case:
-    """Return the case: six query heads and two key heads, rotated by their positions."""
+    """Return a case of rotary embeddings: six query heads and two key heads, turned by position.
+
+    Query and key are (batch, heads, length, dim).
+    """
     reference = importlib.import_module("validate.harness.reference")
     cosine, sine = reference.rotation_factors(_DIM, _LENGTH)
     inputs = {

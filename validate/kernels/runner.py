@@ -59,13 +59,14 @@ def environment() -> dict[str, str]:
 def examine(
     subject: str, kernel: Kernel, *, cases: Sequence[str] | None = None, device: str = "cuda"
 ) -> KernelEvidence:
-    """Run a kernel's cases and observations, and return what was measured.
+    """Run a GPU kernel, and return its errors, and which CUDA kernels and libraries were used.
 
-    If the GPU or the library cannot run the kernel, the evidence says why (`gated`, `declined`) and
-    nothing is run. An error in a case is the evidence of that case. On a device other than `cuda`,
-    for a rehearsal, only results are measured.
+    `kernel` says what is run: cases, which are compared with plain torch, and observations. If the
+    GPU or the library cannot run it, the evidence says why (`gated`, `declined`) and nothing is
+    run. An error in a case is the evidence of that case. On a device other than `cuda`, for a
+    rehearsal, only results are measured.
 
-    subject: seeds the inputs.
+    subject: the kernel's name, which seeds the inputs.
     cases: names of the cases to run; None: all.
     """
     torch = importlib.import_module("torch")
@@ -76,7 +77,7 @@ def examine(
 
     # No versions are given: the host knew them when it made the claim.
     evidence = {"device": device_facts(torch)}
-    reason = kernel.supports(_read_capability(torch), {})
+    reason = kernel.gpu_obstacle(_read_capability(torch), {})
     if reason:
         return {**evidence, "gated": reason}
     if kernel.declines:
@@ -108,18 +109,23 @@ def _run_cases(
     evidence: KernelEvidence,
     mark: Mark = lambda _stretch: None,
 ) -> None:
-    """Run cases, then observations, and set `cases` and `observed` of `evidence`.
+    """Run the cases of a kernel, then its observations, and put what they give into `evidence`.
 
-    They are not returned, because the profiler calls this as its work. If the profiler lost
-    something, it calls this again, with the same inputs, and they are replaced.
+    A case compares results of the kernel with plain torch's; an observation measures something
+    else. An error in one of them is its evidence. Nothing is returned, because the profiler calls
+    this as its work. If the profiler lost something, it calls this again, with the same inputs, and
+    the evidence is replaced.
 
+    subject: the kernel's name, which seeds the inputs.
     cases: names of the cases to run; None: all.
+    device: where they run, `cuda` or `cpu`.
+    evidence: gets the keys `cases` and `observed`.
     mark: begins a stretch of the profile.
     """
     # Case -> why this GPU cannot run it.
     gated: Mapping[str, str] = {}
     if device == "cuda":
-        gated = kernel.gated(_read_capability(torch))
+        gated = kernel.find_cases_beyond(_read_capability(torch))
 
     by_case: dict[str, CaseEvidence] = {}
     for name, make_case in kernel.cases.items():

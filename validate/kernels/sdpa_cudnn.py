@@ -37,6 +37,8 @@ KERNEL = of_sdpa(
     leaves_out=_leaves_out,
     expected_kernels={"forward": SDPA_CUDNN_FORWARD, "backward": SDPA_CUDNN_BACKWARD},
     other_kernels=kernels_of_others("cuDNN's"),
-    excludes=lambda versions: None if at_least(versions, "torch", "2.6") else _WITHOUT_NVRTC,
-    supports=from_capability(8, 0, "torch has this backend from Ampere on"),
+    version_obstacle=lambda versions: (
+        None if at_least(versions, "torch", "2.6") else _WITHOUT_NVRTC
+    ),
+    gpu_obstacle=from_capability(8, 0, "torch has this backend from Ampere on"),
 )

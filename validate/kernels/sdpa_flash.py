@@ -12,5 +12,5 @@ KERNEL = of_sdpa(
     cases=cases("FLASH_ATTENTION", "float16", "bfloat16"),
     expected_kernels={"forward": SDPA_FLASH_FORWARD, "backward": SDPA_FLASH_BACKWARD},
     other_kernels=kernels_of_others("FlashAttention's"),
-    supports=from_capability(8, 0, "torch has this backend from Ampere on"),
+    gpu_obstacle=from_capability(8, 0, "torch has this backend from Ampere on"),
 )

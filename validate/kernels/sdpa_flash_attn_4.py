@@ -40,8 +40,8 @@ KERNEL = of_flash_attn_4(
             "bfloat16", heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=_run
         ),
     },
-    excludes=lambda versions: None if at_least(versions, "torch", "2.14") else _UNPACKS_TWO,
-    supports=on_majors(
+    version_obstacle=lambda versions: None if at_least(versions, "torch", "2.14") else _UNPACKS_TWO,
+    gpu_obstacle=on_majors(
         9, 10, reason="torch takes flash-attn-4 on these (torch/nn/attention/_fa4.py)"
     ),
 )

@@ -41,5 +41,5 @@ KERNEL = of_float32(
     figures={"error with TF32": (1e-4, 1e-3)},
     facts={"TF32 allowed": False},
     libraries=(r"libcublas(Lt)?\.so",),
-    supports=from_capability(8, 0, "TF32 came with Ampere"),
+    gpu_obstacle=from_capability(8, 0, "TF32 came with Ampere"),
 )

@@ -24,12 +24,18 @@ def _mixed(left: Any, right: Any) -> Any:
 
 
 def _mixed_plainly(left: Any, right: Any) -> Any:
-    """Compute left * 3 + (left ^ right) in 64 bits, and wrap it around as 32 bits do."""
+    """Compute left * 3 + (left ^ right) in plain torch, wrapped around as int32 does.
+
+    For int64 inputs, as the reference has them, the result is int64, else int32. Its numbers are
+    the same.
+    """
     torch = importlib.import_module("torch")
-    wide = left.long() * 3 + (left.long() ^ right.long())
+    # Compute in 64 bits, where nothing overflows.
+    left_wide, right_wide = left.long(), right.long()
+    wide = left_wide * 3 + (left_wide ^ right_wide)
+    # Bring the result into the range of int32, from -2**31 to 2**31 - 1.
     wrapped = (wide + 2**31).remainder(2**32).sub(2**31)
-    # The reference is computed from int64 inputs, and stays int64.
-    return wrapped.to(left.dtype if left.dtype == torch.int64 else torch.int32)
+    return wrapped if left.dtype == torch.int64 else wrapped.to(torch.int32)
 
 
 def _softmax(scores: Any) -> Any:

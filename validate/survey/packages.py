@@ -116,9 +116,11 @@ def python_packages(folders: Sequence[str]) -> list[PythonPackage]:
 def bundled_libraries(
     distribution: importlib.metadata.Distribution, name: str
 ) -> list[BundledLibrary]:
-    """Return the libraries of others that a distribution carries, as files or linked into its own.
+    """Return the third-party libraries that an installed package brings inside its wheel.
 
-    `name`: the canonical name of the distribution.
+    They are files of their own (libgomp), or linked into the package's own libraries. Each has its
+    name, its version if that is known, and the files that hold it. `name` is the canonical name of
+    the package.
     """
     # Name and version of a library -> the files that hold it. The version may be empty: not known.
     files_of: dict[tuple[str, str], list[str]] = {}
@@ -183,9 +185,9 @@ def toolkit_packages() -> list[dict[str, str]]:
 
 
 def debian_packages() -> list[dict[str, str]]:
-    """Return the installed packages of Debian.
+    """Return name, version, architecture and source package of each installed Debian package.
 
-    `source` is empty if it is the package's own name.
+    `source` is empty if the source package has the package's own name.
     """
     packages = []
     for fields in debian.installed_packages(debian.read_status()):

@@ -119,9 +119,11 @@ def _runs_beside(release: Companion, wheel_cuda: Minor) -> bool:
 
 
 def explain_unfit_companions(candidate: Candidate) -> dict[str, str]:
-    """Return why the image lacks xformers, torchao or bitsandbytes: package -> reason.
+    """Return why neither the image nor its users get xformers, torchao or bitsandbytes.
 
-    Only packages that are not pinned and of which no known release fits this torch and CUDA.
+    The kernels of these packages ("companions" of torch) are compiled for one torch or CUDA. The
+    result maps a package to a sentence. It has those that the image does not pin, and of which no
+    release in facts.yaml fits the image's torch and CUDA.
     """
     reasons = {}
     for package, releases in candidate.facts.companions.items():
@@ -129,8 +131,8 @@ def explain_unfit_companions(candidate: Candidate) -> dict[str, str]:
             continue
         if any(_fits(candidate, release) for release in releases.values()):
             continue
-        # The reason is for users who want to install it. Other packages import such a package
-        # wherever it is installed: without kernels for this torch, it would break them.
+        # Frameworks import such a package wherever it is installed. One whose kernels are for
+        # another torch would break them.
         oldest, newest = min(releases, key=Version), max(releases, key=Version)
         reasons[package] = (
             f"no release from {oldest} to {newest} is made for torch {candidate.torch} with "
@@ -226,7 +228,7 @@ def _is_known(candidate: Candidate, name: str, version: str) -> bool:
 
 
 def warn_about_replaced_pins(candidate: Candidate) -> Iterator[Finding]:
-    """Warn about pins of the profile that replace those of the stack."""
+    """Warn where the profile pins another version than the stack, the set of pins for its torch."""
     for name, version in candidate.profile.pins.items():
         stack_version = candidate.stack.get(name)
         if stack_version not in (None, version):
@@ -313,9 +315,10 @@ def _requirements_of(candidate: Candidate, name: str) -> Iterator[str]:
 
 
 def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
-    """Warn about known wrong results without an error.
+    """Warn if versions of the image are known to compute wrong results without an error.
 
-    A fault that plain training meets gets a sentence. All others share one, with their issues.
+    A fault that plain training meets gets a warning of its own. All others share one, which names
+    their issues.
     """
     # The table also has faults of cuDNN, which is no pin.
     versions = dict(candidate.pins)
@@ -323,7 +326,7 @@ def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
         versions["cudnn"] = candidate.cudnn
 
     issues_of_rare_faults = []
-    for fault in silent.known(versions).values():
+    for fault in silent.find_faults(versions).values():
         if fault.is_ordinary(candidate.pins["torch"]):
             yield warn(str(fault))
         else:
@@ -335,7 +338,11 @@ def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
 
 
 def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str, ...]:
-    """Return why a package can't be in an image at this version; empty if it can."""
+    """Return why a package can't be in an image at this version; empty if it can.
+
+    Reasons are that facts.yaml does not know it, that it contradicts the image (its torch, CUDA,
+    Python or other packages), and that there is neither a wheel nor a way to compile one.
+    """
     row = candidate.facts.packages.get(name, {}).get(version)
     if row is None:
         return (f"images/data/facts.yaml has no row for {name} {version}",)
@@ -368,7 +375,11 @@ def requirements_here(row: PackageFacts, python: Minor) -> tuple[RequiredPackage
 
 @cache  # Parsing is slow, and most images ask it of the same packages.
 def _requirements_that_hold(lines: tuple[str, ...], python: Minor) -> tuple[RequiredPackage, ...]:
-    """Parse Requires-Dist lines, and return those whose markers hold. Raises InvalidRequirement."""
+    """Return the packages that a package requires on Linux with this Python.
+
+    `lines` are the Requires-Dist lines of its metadata. Those whose markers (`; extra == "dev"`) do
+    not hold are left out. Raises InvalidRequirement if one can't be parsed.
+    """
     # Profiles, which pin most packages with requirements, are built for x86-64 only. The few such
     # packages in images for arm64 are judged by the same markers.
     environment = {
@@ -394,9 +405,10 @@ def _requirements_that_hold(lines: tuple[str, ...], python: Minor) -> tuple[Requ
 def _contradictions(
     candidate: Candidate, name: str, version: str, row: PackageFacts
 ) -> Iterator[str]:
-    """Yield each thing that a package needs and that this image has otherwise.
+    """Yield a sentence for each thing that a package needs and the image has in another version.
 
-    `row` is what facts.yaml knows of this version.
+    That is other packages, torch, CUDA or Python. `row` is what facts.yaml knows of this version of
+    the package.
     """
     package = f"{name} {version}"
     pins, profile, python = candidate.pins, candidate.profile, candidate.base.python

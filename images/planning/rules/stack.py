@@ -29,7 +29,10 @@ def choose_variant(torch: TorchFacts, toolkit: Minor) -> Minor | None:
 
 
 def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
-    """Warn if torch's wheel is for another CUDA than the toolkit, or its code was not measured."""
+    """Warn if torch's wheel is for another CUDA than the toolkit of the image's name.
+
+    Warn, too, if nobody has measured for which GPU architectures the wheel has code.
+    """
     toolkit, wheel = candidate.name.cuda, candidate.wheel_cuda
     if wheel != toolkit:
         yield warn(

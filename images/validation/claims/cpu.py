@@ -56,9 +56,9 @@ _QUANTISED_LLAMA = {
 
 
 def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield all claims of the cpu tier.
+    """Yield all claims about an image that are measured by running it without a GPU (the cpu tier).
 
-    The longest probes come first: the suite starts probes in this order and waits for the last.
+    Those that take longest come first: they are measured in this order, several at a time.
     """
     image = context.image
     yield from import_claims(image)
@@ -113,7 +113,7 @@ def import_claims(image: Image) -> Iterator[Claim]:
 
 
 def native_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield the claims `native`: Python loads the compiled code of packages."""
+    """Yield a claim for each package with compiled code that Python can load it, and for cuDNN."""
     image = context.image
     for pin in image.pins:
         if has_native_code(context, pin):
@@ -121,8 +121,8 @@ def native_claims(context: ClaimContext) -> Iterator[Claim]:
             unknown = context.reason_unknown(pin) if pin.name == "bitsandbytes" else ""
             yield native_claim(pin, native_expectation(context, pin), lacking=unknown)
 
-    # The lock has these as pure Python. While nobody has compiled the extensions, the claim is
-    # there, too, but unproven (`lacking`).
+    # The lock has some packages as pure Python: their extensions must be compiled. Where nobody has
+    # done that, the claim is there, too, but unproven (`lacking`).
     for pin in image.pins:
         extensions = expectations.EXTENSIONS.get(pin.name)
         if pin.extensions and extensions:
@@ -252,7 +252,11 @@ def compilation_expectation(arch: Arch, kernels: list[str]) -> dict[str, Any]:
 
 
 def operation_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield the claims that torch and the other packages work together, for whatever user."""
+    """Yield the claims that torch works on a CPU with other packages, and for every user.
+
+    They are about torch.compile, numpy, threads, an unknown user, vector instructions and
+    torchvision.
+    """
     image = context.image
     statement = "torch.compile generates a kernel for the CPU, and that kernel runs"
     yield claim("compile", "cpu", "cpu.compile", statement)
@@ -323,7 +327,10 @@ def user_folder_claims(image: Image) -> Iterator[Claim]:
 
 
 def additions_claim(context: ClaimContext) -> Claim:
-    """Return the claim that users can add packages with pip, and that none replaces torch."""
+    """Return the claim that a user can add packages with pip, and that none of them moves torch.
+
+    The check tries it as a user whom the image does not know.
+    """
     image = context.image
     # The first layer is torch's.
     locked_with_torch = context.locked.get(image.layers[0], {})

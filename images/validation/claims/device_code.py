@@ -43,7 +43,7 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def torch_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield the claim about torch's own CUDA libraries."""
+    """Yield the claim that torch's CUDA libraries have machine code for each GPU of the image."""
     image = context.image
     torch = image.pin("torch")
     # torch's wheels for aarch64 have libraries without kernels (`hollow` in facts.yaml): those may
@@ -132,10 +132,11 @@ def archs_of_wheel(image: Image, pin: Pin) -> CodeForms:
 
 
 def claims_about_compiled_extensions(context: ClaimContext) -> Iterator[Claim]:
-    """Yield claims about extensions of packages that are compiled for the image.
+    """Yield the claims that extensions hold code for the image's GPUs.
 
-    The image may go without them, if their wheel could not be had: then the claim is unproven and
-    not required.
+    Extensions are CUDA code of a package that we compile, because indexes have the package without
+    it. The image may go without them, if their wheel could not be had: then the claim is unproven
+    and not required.
     """
     image = context.image
     for pin in image.pins:

@@ -76,7 +76,10 @@ def custom_base_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def locked_records_claim(context: ClaimContext) -> Claim:
-    """Return the claim that installed distributions have the RECORDs of their wheels."""
+    """Return the claim that each installed package has the RECORD of its locked wheel.
+
+    RECORD is a wheel's list of its files and their hashes; the locks have a digest of each.
+    """
     expect = expected_records(context)
     # In an image for one architecture, a build step (the pruner) takes code for other GPUs out of
     # wheels and rewrites their RECORDs. `lock` runs the pruner on each wheel, and measures the
@@ -96,7 +99,10 @@ def locked_records_claim(context: ClaimContext) -> Claim:
 
 
 def unknown_records_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield an unproven claim for each wheel that is neither in the lock nor on this machine."""
+    """Yield a claim for each package whose wheel's RECORD nobody can know here: it is unproven.
+
+    Its wheel is neither in the lock nor on this machine: it was compiled on another one.
+    """
     nothing_expected = Expected(wheels={}, built=[], unknown={})
     for name in wheels_elsewhere(context):
         yield claim(
@@ -132,11 +138,12 @@ def wheels_elsewhere(context: ClaimContext) -> list[str]:
 
 
 def expected_records(context: ClaimContext) -> Expected:
-    """Return the digests of the RECORDs that the installed distributions must have.
+    """Return which RECORD (list of files and hashes) each installed package must have.
 
-    Distributions that are installed from source are listed as `built`, and those whose wheel's
-    RECORD the lock lacks as `unknown`, with the command that reads it. Wheels that lie only on
-    other machines have claims of their own (unknown_records_claims).
+    `wheels` has the version of a package, and the digests that its RECORD may have. Packages that
+    are installed from source are in `built`. Those whose wheel's RECORD nobody has read yet are in
+    `unknown`, with the command that reads it. Wheels that lie only on other machines have claims of
+    their own (unknown_records_claims).
     """
     image, lock = context.image, context.lock
     wheels: dict[str, LockedWheel] = {}
@@ -167,10 +174,10 @@ def expected_records(context: ClaimContext) -> Expected:
 
 
 def installed_records(lock: Lock, package: Package, image: Image) -> list[str] | None:
-    """Return the digests of the RECORDs of a package's wheels; None if one of them is not known.
+    """Return the digests that the RECORD of an installed package may have, one for each wheel.
 
-    A package has several wheels in the lock where an index has several files for its version. Any
-    one of them may be installed.
+    RECORD is a wheel's list of its files. The lock has several wheels of a package if an index has
+    several for its version: any of them may be installed. None if one digest is not known.
     """
     digests = []
     for wheel_hash in package.hashes:

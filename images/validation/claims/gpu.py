@@ -44,7 +44,10 @@ _STEP_CAPABILITY = (8, 0)
 
 
 def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield the claims of the gpu tier. Without a GPU every claim is there, and unproven."""
+    """Yield all claims about an image that are measured on one GPU (the gpu tier).
+
+    Without a GPU every claim is there, and unproven.
+    """
     # What kernels are chosen by: the image's pins, and its CUDA.
     versions = {pin.name: pin.version for pin in context.image.pins}
     versions["cuda"] = str(context.image.wheel_cuda)
@@ -109,11 +112,10 @@ def reason_kernel_cannot_run(
 
     `capability`: that of the GPU; None: no host is known, and only versions are looked at.
     """
-    # Both functions of the kernel return the reason against it, and None if there is none. (So None
-    # of `supports` means that the GPU is supported.)
-    reason = kernel.excludes(versions)
+    # Some versions of a package cannot run the kernel on any GPU.
+    reason = kernel.version_obstacle(versions)
     if not reason and capability:
-        reason = kernel.supports(capability, versions)
+        reason = kernel.gpu_obstacle(capability, versions)
     return reason or ""
 
 
@@ -126,7 +128,7 @@ def kernel_expectation(
     host's GPUs, ascending; empty if no host is known. `versions`: as for `kernel_claims`.
     """
     # Cases that can't run, each with the reason: on the host's least GPU, or with these versions.
-    beyond_gpu = kernel.gated(capabilities[0]) if capabilities else {}
+    beyond_gpu = kernel.find_cases_beyond(capabilities[0]) if capabilities else {}
     left_out = {**kernel.leaves_out(versions), **beyond_gpu}
 
     # A case that needs a newer GPU has a dtype that no other case has (a test checks it for every
@@ -177,10 +179,10 @@ def speed_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterator
         unproven = context.no_gpu
         # `{of: bf16, least: 0.5}`: see `floor_expectation`.
         is_share_of_peak = "of" in floor
-        if is_share_of_peak and not model.peaks and not unproven:
+        if is_share_of_peak and not model.envelope and not unproven:
             unproven = f"envelopes.yaml has no peaks of {model.name or 'the GPU that is there'}"
         # `seen` lists the floors that our own runs on this model have kept.
-        is_seen = subject in model.peaks.get("seen", ())
+        is_seen = subject in model.envelope.get("seen", ())
         yield claim(
             "speed",
             subject,
@@ -210,7 +212,7 @@ def floor_expectation(floor: Mapping[str, Any], model: GpuModel) -> SpeedExpect:
         major = model.capability[0] if model.capability else None
         least = least.get(major, least["default"])
     # The table has TFLOP/s and TB/s. 0 where it lacks the model: then the claim is unproven.
-    peak = model.peaks.get(floor["of"], 0.0) * _TERA
+    peak = model.envelope.get(floor["of"], 0.0) * _TERA
     return {"gpu": model.name, "peak": peak, "least": least, "most": most}
 
 
@@ -235,8 +237,8 @@ def step_claims(context: ClaimContext) -> Iterator[Claim]:
             "at_most": bounds["at_most"],
         }
         # The operations of QLoRA are not counted: its weights are packed and have no gradients.
-        if model.peaks and variant != "qlora":
-            expect["peak_operations"] = model.peaks["bf16"] * _TERA
+        if model.envelope and variant != "qlora":
+            expect["peak_operations"] = model.envelope["bf16"] * _TERA
         if variant in recorded_by_variant:
             expect["baseline"] = recorded_by_variant[variant]
         yield claim(
@@ -291,23 +293,23 @@ class GpuModel(NamedTuple):
 
     name: str  # as the driver names it: `NVIDIA H200`
     capability: Capability | None
-    peaks: Mapping[str, Any]  # its row of envelopes.yaml; empty: it has none
+    envelope: Mapping[str, Any]  # its row of envelopes.yaml; empty: it has none
 
 
 def find_gpu_model(inventory: Inventory | None) -> GpuModel:
-    """Return the model of a host's GPUs with its peaks; an empty one if there is no single model.
+    """Return the model of a host's GPUs with its row of envelopes.yaml.
 
-    There is none if the GPUs differ, or if no host is known.
+    Returns an empty model if the GPUs differ, or if no host is known.
     """
     models = set()
     if inventory:
         models = {(gpu.name, gpu.capability) for gpu in inventory.gpus}
     if len(models) != 1:
-        return GpuModel(name="", capability=None, peaks={})
+        return GpuModel(name="", capability=None, envelope={})
 
     name, capability = models.pop()
     for row in ENVELOPES["gpus"]:
         if name in row["names"]:
-            # The whole row: the peaks of the model, and which floors it has kept (`seen`).
-            return GpuModel(name, capability, peaks=row)
-    return GpuModel(name, capability, peaks={})
+            # The row has the model's peaks, and which floors our runs on it have kept (`seen`).
+            return GpuModel(name, capability, envelope=row)
+    return GpuModel(name, capability, envelope={})

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def origin_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield the claim `origin/layers` if the context has an origin.
+    """Yield the claim that the layers of an image have the bytes that recorded builds gave.
 
-    It is unproven where the image's recipe can't be known: `origin.unknown` then says why.
+    There is no claim if the context has no origin. It is unproven if nobody can know what the image
+    was made of: `origin.unknown` then says why.
     """
     origin = context.origin
     if origin is None:

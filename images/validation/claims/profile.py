@@ -214,9 +214,10 @@ def profile_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def behaviour_claims(context: ClaimContext, behaviour: Behaviour) -> Iterator[Claim]:
-    """Yield the claim about a behaviour; none if the image does not pin what the behaviour needs.
+    """Yield the claim that a framework behaves in the image as its row in this file says.
 
-    If a wheel with the compiled extensions could not be had, the claim is not required.
+    There is no claim if the image does not pin the packages that the behaviour needs. If a wheel
+    with the compiled extensions could not be had, the claim is unproven, and not required.
     """
     if not all(context.image.pin(name) for name in behaviour.needs):
         return

@@ -41,7 +41,7 @@ def machine_with(gpu: str, driver: str = "") -> Machine:
 def choose(images: Sequence[Image], machine: Machine, options: Options | None = None) -> Choice:
     facts = REAL.facts if images is REAL_IMAGES else SOURCES.facts
     summaries = [chooser.summarize(image, facts) for image in images]
-    return chooser.rank(summaries, machine, options or Options())
+    return chooser.choose(summaries, machine, options or Options())
 
 
 def choose_for(gpu: str, driver: str = "", **options: object) -> Choice:
@@ -52,7 +52,7 @@ def choose_for(gpu: str, driver: str = "", **options: object) -> Choice:
 
 def best_of(summaries: Sequence[ImageSummary], machine: Machine, torch: str = "") -> chooser.Answer:
     options = Options(torch=chooser.torch_range(torch))
-    return chooser.rank(summaries, machine, options).fitting[0]
+    return chooser.choose(summaries, machine, options).fitting[0]
 
 
 def reasons_against(choice: Choice) -> list[tuple[str, ...]]:
@@ -177,7 +177,7 @@ FUTURE_GPU = Arch(99, 0)
 def test_an_image_with_only_ptx_fits_a_newer_gpu_with_a_newer_driver() -> None:
     machine = Machine(gpus=("x",), archs=(FUTURE_GPU,), driver="999")
 
-    (answer,) = chooser.rank([PTX_ONLY], machine, Options()).fitting
+    (answer,) = chooser.choose([PTX_ONLY], machine, Options()).fitting
 
     assert answer.fit == "ptx"
     assert any(reason.startswith("only PTX for sm_990") for reason in answer.reasons)
@@ -186,7 +186,7 @@ def test_an_image_with_only_ptx_fits_a_newer_gpu_with_a_newer_driver() -> None:
 def test_an_image_with_only_ptx_needs_a_driver_of_its_own_cuda() -> None:
     machine = Machine(gpus=("x",), archs=(FUTURE_GPU,), driver=IMAGE_WITH_PTX.min_driver)
 
-    choice = chooser.rank([PTX_ONLY], machine, Options())
+    choice = chooser.choose([PTX_ONLY], machine, Options())
 
     cuda = IMAGE_WITH_PTX.wheel_cuda
     first_driver = SOURCES.facts.cuda[str(cuda)].driver
@@ -378,7 +378,7 @@ def test_an_image_without_a_lock_is_not_recommended_and_the_command_is_named() -
         for summary in summaries
     ]
 
-    choice = chooser.rank(with_best_blocked, machine, Options())
+    choice = chooser.choose(with_best_blocked, machine, Options())
 
     assert choice.fitting
     assert best not in [answer.name for answer in choice.fitting]

@@ -651,7 +651,7 @@ def test_the_choose_page_has_the_answers_of_the_command_line(gpu: str) -> None:
         # The oldest driver of the range: `550.54 or newer, ...`, `older than 450`.
         driver = "1" if drivers.startswith("older") else drivers.split()[0]
         for profile, name in zip(profiles, answers.images, strict=True):
-            choice = chooser.rank(
+            choice = chooser.choose(
                 images, replace(machine, driver=driver), chooser.Options(profile=profile)
             )
             expected = choice.fitting[0].name if choice.fitting else ""

@@ -43,7 +43,7 @@ def test_of_an_image_for_another_processor_only_files_are_read(
 ) -> None:
     reasons = validation_run.unsupported_claims(amd64_engine, ARM64_IMAGE, claims)
 
-    measurable = [claim for claim in claims.measurable_inside().claims if claim.key not in reasons]
+    measurable = [claim for claim in claims.of_container().claims if claim.key not in reasons]
     assert measurable
     assert all(checks.settings(claim.probe).reads_files_only for claim in measurable)
     tiers = {claim.tier for claim in claims.claims if claim.key in reasons}
@@ -66,9 +66,7 @@ def test_an_unsupported_claim_is_unproven_and_in_no_container(
     planned = set()
     for plan in containers.plan_containers("", limited, NO_GPU):
         planned |= {claim.key for claim in plan.claims.claims}
-    assert planned == {
-        claim.key for claim in limited.measurable_inside().claims if not claim.unproven
-    }
+    assert planned == {claim.key for claim in limited.of_container().claims if not claim.unproven}
 
 
 def test_the_limits_of_a_host_are_read_from_its_stored_evidence(

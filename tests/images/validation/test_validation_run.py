@@ -37,7 +37,7 @@ def claim_set(*claims: Claim) -> ClaimSet:
     return ClaimSet(image="a", claims=claims)
 
 
-ALL_CLAIMS = bare_claims("cu126-torch27").measurable_inside()
+ALL_CLAIMS = bare_claims("cu126-torch27").of_container()
 CPU_CLAIM = claim_set(claim_of("compiler", Tier.CPU, "cpu.compiler"))
 GPU_CLAIM = claim_set(claim_of("numerics", Tier.GPU, "gpu.a"))
 RANKS_CLAIM = claim_set(claim_of("collectives", Tier.MULTIGPU, "multigpu.a"))

@@ -45,7 +45,7 @@ def test_a_fault_without_a_function_is_an_error() -> None:
 def test_versions_tell_which_faults_are_there(
     versions: dict[str, str], subject: str, has_fault: bool
 ) -> None:
-    assert (subject in silent.known(versions)) is has_fault
+    assert (subject in silent.find_faults(versions)) is has_fault
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_versions_tell_which_faults_are_there(
 def test_aliases_avoid_only_what_plain_training_meets(
     issues: str, torch: str, met: list[str]
 ) -> None:
-    assert list(silent.ordinary(issues, torch)) == met
+    assert list(silent.describe_faults_of_plain_training(issues, torch)) == met
 
 
 def test_plain_training_meets_the_fault_of_cudnns_attention_from_torch_2_11_on() -> None:
-    assert silent.ordinary("pytorch#196678", "2.11.0")
+    assert silent.describe_faults_of_plain_training("pytorch#196678", "2.11.0")
 
 
 EXPECT = {

@@ -88,8 +88,8 @@ def test_a_kernel_is_whole(subject: str) -> None:
 def test_a_kernel_runs_on_hopper_and_says_which_older_gpus_it_cannot_run_on(subject: str) -> None:
     kernel = TABLE[subject]
 
-    assert kernel.supports((9, 0), {}) is None
-    reason = kernel.supports((3, 5), {})
+    assert kernel.gpu_obstacle((9, 0), {}) is None
+    reason = kernel.gpu_obstacle((3, 5), {})
     assert reason is None or "3.5 is " in reason
 
 

@@ -224,9 +224,10 @@ def _imported_torch(environ: Mapping[str, str]) -> Torch:
 
 
 def judge(_subject: str, expect: AdditionsExpect, evidence: AdditionsEvidence) -> Finding:
-    """Judge that pip adds a package for the user, and that no addition replaces torch.
+    """Pass if a user can add a package with pip, and pip refuses one that would replace torch.
 
-    UNPROVEN if the probe ran as another user than the claim is about.
+    `expect["held"]` has the packages whose versions no addition may change. UNPROVEN if another
+    user than the claim is about tried it.
     """
     if evidence["uid"] != expect["uid"]:
         return unproven(f"the probe ran as uid {evidence['uid']}, not {expect['uid']}")
@@ -239,9 +240,11 @@ def judge(_subject: str, expect: AdditionsExpect, evidence: AdditionsEvidence) -
 
 
 def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[str]:
-    """Yield a sentence for each thing that is wrong.
+    """Yield a sentence for each thing that went wrong when a user added packages with pip.
 
-    `plain`, `user`, `control` and `mover` are the runs of pip that `measure` starts.
+    The evidence has four runs of pip: `plain` and `user` add a package, `mover` one that wants
+    another torch, and `control` the same without the image's constraints. pip must refuse only
+    `mover`.
     """
     yield from _constraint_faults(expect["held"], evidence["constraints"])
 

@@ -144,25 +144,30 @@ def train() -> Mapping[str, Any]:
 
 
 def judge(_subject: str, expect: UserExpect, evidence: UserEvidence) -> Finding:
-    """Judge that every step worked; UNPROVEN if the container was not started as it should be."""
-    # What fails under milder conditions than these fails under these, too: FAIL comes first.
+    """Pass if a user whom the image does not know could do all that was tried, such as training.
+
+    Each step was tried in a container with a read-only root and without a network. UNPROVEN if the
+    container was started with more rights than that.
+    """
+    # A step that fails with more rights fails without them, too: so failures count in any case.
     problems = list(step_problems(evidence["steps"]))
     if problems:
         return failed(f"for uid {evidence['uid']}: {joined(problems)}")
 
-    conditions = list(wrong_conditions(expect, evidence))
-    if conditions:
-        return unproven(joined(conditions))
+    wrong = list(wrong_conditions(expect, evidence))
+    if wrong:
+        return unproven(joined(wrong))
 
     steps = listed(list(evidence["steps"]), limit=9)
     return passed(f"uid {evidence['uid']}, read-only root, no network: {steps} work")
 
 
 def step_problems(steps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a problem for each step that raised, and for a training that is wrong.
+    """Yield a sentence for each step that failed in the container of an unknown user.
 
-    Right is: all losses are numbers, the last is below the first, and the checkpoint has the
-    weights that were saved.
+    `steps` maps a step to its `answer`, or to the `error` that it raised. The answer of `training`
+    is judged, too: all losses must be numbers, the last must be below the first, and the checkpoint
+    must have the weights that were saved.
     """
     for name, step in steps.items():
         if "error" in step:

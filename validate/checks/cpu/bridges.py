@@ -101,7 +101,10 @@ def run_nms() -> NmsEvidence:
 
 
 def judge_numpy(_subject: str, _expect: object, evidence: NumpyEvidence) -> Finding:
-    """Judge that torch and numpy share memory for every dtype, and that a copy has the same sum."""
+    """Pass if tensors made from numpy arrays share their memory, for every dtype.
+
+    A tensor that was copied from an array must also have the right sum.
+    """
     broken = [name for name, shared in evidence["shared"].items() if shared is not True]
     if broken or not evidence["shared"]:
         return failed(f"torch and numpy do not share memory for {listed(broken) or 'any type'}")

@@ -146,9 +146,10 @@ def skip_other_compilations(config: Any) -> None:
 
 
 def judge(_subject: str, _expect: object, evidence: CompileEvidence) -> Finding:
-    """Judge that a graph was captured, a kernel generated and loaded, and its numbers are right.
+    """Pass if torch.compile compiled a function to a library of its own, and computed it rightly.
 
-    The control, a result that is 1 % too large, must not pass as right.
+    A graph must have been captured, a kernel generated, compiled and loaded. All errors are
+    relative to a result in float64. The control, a result that is 1 % too large, must not pass.
     """
     # The compiled result may be off by a small multiple of what plain torch is off by.
     tolerance = forward_tolerance(float(evidence["plain_error"]))

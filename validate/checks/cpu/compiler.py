@@ -122,7 +122,11 @@ def build_libcuda_stub(compiler: str, driver_source: str, folder: Path) -> None:
 
 
 def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -> Finding:
-    """Judge that there is a compiler, and that Triton built its driver module with it."""
+    """Pass if Triton could build its driver module with a C compiler of the image.
+
+    The module launches kernels: without it, no kernel runs. The compiler is the one that CC names,
+    else gcc or clang on the PATH.
+    """
     compiler = evidence["compiler"]
     if not compiler["path"]:
         if compiler["from"] == "CC":

@@ -29,7 +29,10 @@ def read_version() -> CudnnEvidence:
 
 
 def judge(_subject: str, expect: CudnnExpect, evidence: CudnnEvidence) -> Finding:
-    """Judge that torch runs with the locked cuDNN."""
+    """Pass if the cuDNN that torch has loaded is the one of the lock (`9.15.1.9`).
+
+    cuDNN reports 91501 for 9.15.1, and nothing of a fourth part.
+    """
     major, minor, patch = map(int, expect["version"].split(".")[:3])
     locked = major * 10000 + minor * 100 + patch
     running = evidence["version"]

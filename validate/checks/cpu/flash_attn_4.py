@@ -60,10 +60,11 @@ class FlashAttn4Evidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]:
-    """Yield each architecture and its evidence.
+    """Compile flash-attn-4's kernels for the GPU architecture of each claim, without a GPU.
 
-    Each is compiled in a fork that has imported torch, because the compiler reads its architecture
-    when it is imported. The control is an architecture that does not exist: it must fail.
+    Yields the subject of the claim and what was compiled. Each is compiled in a fork that has
+    imported torch, because the compiler reads its architecture when it is imported. With each goes
+    a control: the same for an architecture that does not exist, which must fail.
     """
     importlib.import_module("torch")
     # The control is number 0, so that the claims are numbered from 1.
@@ -131,9 +132,10 @@ def compile_kernels(*, kernel_arch: int, target: int, backward: bool) -> Compile
 
 
 def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence) -> Finding:
-    """Judge that each kernel was compiled for the architecture, and the control was refused.
+    """Pass if flash-attn-4's expected kernels were compiled for a GPU architecture (90 for sm_90).
 
-    The control is a kernel for an architecture that does not exist (`bogus`).
+    The control is the same for an architecture that does not exist (`bogus`): if it compiles, too,
+    nothing is proved, and the claim fails.
     """
     arch, bogus, compiled = expect["arch"], expect["bogus"], evidence["compiled"]
     if "error" in compiled:

@@ -79,7 +79,11 @@ class HomeEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HomeEvidence]]:
-    """Yield each claimed subject, and what its user can write in this container."""
+    """Try what the user of this container can write: the caches, and Python's packages.
+
+    Yields the subject of each claim, and what was found. A claim names the folder that is mounted,
+    and the variables that name caches.
+    """
     environ = user_environment.recorded().environ
     for claim in claims:
         caches = {}
@@ -169,9 +173,11 @@ def start_python_of_pip(environ: Mapping[str, str]) -> Additions:
 
 
 def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
-    """Judge what the user can write; UNPROVEN if the container was not started as claimed.
+    """Pass if a user can write to the caches in a mounted folder, and add Python packages there.
 
-    If the claim says that the user can't write (`writable` is false), judge what the image advises.
+    With `expect["writable"]` false, the folder belongs to another user. Then pass if the image's
+    start-up message advises this user what to do. UNPROVEN if the container ran as another user
+    than claimed, or without the mount.
     """
     uid, gid, folder = evidence["uid"], evidence["gid"], expect["folder"]
     if (uid, gid) != (expect["uid"], expect["gid"]):
@@ -236,10 +242,10 @@ def describe_start_error(additions: Additions) -> str:
 
 
 def judge_advice(folder: str, evidence: HomeEvidence) -> Finding:
-    """Judge a cache folder that the user can't write to.
+    """Pass if a user who may not write to the cache folder is told what to do about it.
 
-    Python must start all the same, and what is printed then must name every way out in _ADVICE.
-    UNPROVEN if the folder can be written to.
+    Python must start all the same, and what the image prints then must name every way out in
+    _ADVICE. UNPROVEN if the folder can be written to.
     """
     if all("error" not in cache for cache in evidence["caches"].values()):
         return unproven(f"{folder} can be written to: this is not the case that was to be tried")

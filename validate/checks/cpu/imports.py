@@ -69,10 +69,11 @@ class ImportEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence]]:
-    """Yield each package and what importing its modules raised and printed, in each order.
+    """Import the modules of the package that each claim names, and yield what that printed.
 
-    There are two orders: first of all, in a new process, and after torch, in a fork of this one. A
-    claim says which of them it needs (`first`, `after`).
+    There are two orders, as a package may work in one only: first of all, in a new process, and
+    after torch, in a fork of this one. A claim says which of them it needs (`first`, `after`). An
+    import that raises is evidence, too.
     """
     expects: dict[str, ImportExpect] = {
         claim.subject: cast("ImportExpect", claim.expect) for claim in claims
@@ -190,9 +191,10 @@ def last_lines(text: str) -> list[str]:
 
 
 def judge(_subject: str, expect: ImportExpect, evidence: ImportEvidence) -> Finding:
-    """Judge that the modules were imported in each order, and printed no complaint.
+    """Pass if a package's modules could be imported in each order, and printed no complaint.
 
-    A complaint is a line that matches one of `complaints` and none of `harmless`.
+    An order is `first` or `after torch`. A complaint is a line that matches one of the patterns in
+    `expect["complaints"]` and none of `expect["harmless"]`.
     """
     if not evidence["orders"]:
         return failed("nothing was imported")

@@ -110,10 +110,10 @@ class InstructionsEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence]]:
-    """Yield each claimed subject, and the files with many AVX-512 or SVE instructions.
+    """Find compiled files with many AVX-512 (on Arm: SVE) instructions, which old processors lack.
 
-    Which of the two are counted follows from the image's architecture, so the evidence is the same
-    for every claim. A file `asks` if it checks which of them the processor has.
+    A file `asks` if it checks whether the processor has them before it uses them. Files that do not
+    ask are listed. The evidence is the same for every claim.
     """
     environment, _, distributions = installed.read_user_python()
     # Path of an installed file -> the distributions that have it.
@@ -246,9 +246,10 @@ def imports_check(path: str) -> bool:
 
 
 def judge(subject: str, _expect: object, evidence: InstructionsEvidence) -> Finding:
-    """Judge that every file that uses such instructions checks whether the processor has them.
+    """Pass if every compiled file with AVX-512 (or SVE) code asks whether the processor has that.
 
-    `subject` is a key of _NAMES.
+    A file that does not ask ends with SIGILL on an older processor. `subject` is a key of _NAMES,
+    which has the names of the instructions.
     """
     instructions = _NAMES[subject]
     if not evidence["files"]:

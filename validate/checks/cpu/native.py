@@ -81,9 +81,10 @@ class NativeEvidence(TypedDict, total=False):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence]]:
-    """Yield each package and its evidence, measured in a fork that has imported only torch.
+    """Load the compiled libraries of the package that each claim names, as users load them.
 
-    The evidence of a package that is not installed is empty.
+    Yields the name of the package, and what was loaded, in a fork that has imported only torch. For
+    a package that is not installed, the evidence is empty.
     """
     importlib.import_module("torch")
     owners = owners_of_libraries()
@@ -245,9 +246,11 @@ def list_cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
 
 
 def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Finding:
-    """Judge that the expected libraries are loaded and complete, and use the expected CUDA.
+    """Pass if a package's compiled libraries are there, load, and use the expected CUDA runtime.
 
-    Without evidence, the package is not installed: FAIL.
+    Fails with each library that is missing, does not load or lacks symbols, with operators that
+    have no CUDA kernel, and with modules that can't be imported. `subject` names the package. Empty
+    evidence means that it is not installed.
     """
     if not evidence:
         return failed(f"{subject} is not installed")

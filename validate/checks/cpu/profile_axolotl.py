@@ -99,7 +99,11 @@ measure = partial(measure_claimed_subjects, measures={"AXOLOTL_NCCL_TIMEOUT": me
 
 
 def judge_timeout(_subject: str, _expect: object, evidence: TimeoutEvidence) -> Finding:
-    """Judge that both ranks started, and wait as long as the variable says, or else the default."""
+    """Pass if axolotl sets NCCL's timeout to what AXOLOTL_NCCL_TIMEOUT says.
+
+    `seconds` is the timeout with the variable, `default` the one without it. `world` is the number
+    of processes that have started.
+    """
     return judge_figures(
         evidence,
         equal={

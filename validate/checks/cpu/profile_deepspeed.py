@@ -70,7 +70,10 @@ measure = partial(measure_claimed_subjects, measures=_SUBJECTS)
 
 
 def judge_ray(subject: str, expect: Limits, evidence: RayEvidence) -> Finding:
-    """Judge that training on two workers gave the same weights as in one process."""
+    """Pass if training on two workers of Ray gave the weights that training in one process gives.
+
+    `deviation` is how far they are apart, `control` how far wrong weights are.
+    """
     # Kept evidence from before 2026-11-28 has other figures. The claim that is kept beside it has
     # the limits of these figures; a newer claim has no limits.
     if "at_most" in expect:

@@ -87,9 +87,10 @@ def compute_logits(model: Any, llama: SavedLlama) -> Any:
 
 
 def judge_device_map(_subject: str, _expect: object, evidence: DeviceMapEvidence) -> Finding:
-    """Judge that both models are placed as expected, and compute the same as plain loading.
+    """Pass if a model that was loaded with `device_map="auto"` computes what it does otherwise.
 
-    The whole model is in memory, the other one in memory and on disk.
+    It was loaded twice: with enough memory, and with too little, so that a part lies on the disk.
+    Both must be placed so. The control, wrong logits, must be far from the right ones.
     """
     return judge_figures(
         evidence,

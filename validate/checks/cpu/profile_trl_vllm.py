@@ -35,9 +35,10 @@ _CHANGE = 1.5
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each claimed subject and its evidence.
+    """Measure what trl's GRPO hands over to vLLM, without a GPU and without vLLM's engine.
 
-    The subjects are `grpo-arguments`, `server-weights` and `server-adapters`.
+    Yields what was measured of each subject that has a claim: `grpo-arguments` (a training whose
+    answers a stand-in samples), `server-weights` and `server-adapters` (how they are packed).
     """
     # The matrices are tiny: several threads would wait more than they compute.
     importlib.import_module("torch").set_num_threads(1)
@@ -128,9 +129,10 @@ class _Sampler:
     """
 
     def __init__(self, **settings: Any) -> None:
-        """Load the model that `model` names, one of the arguments of vLLM's EngineArgs.
+        """Stand in for vLLM's LLM: load the model that trl hands over, with transformers.
 
-        Raises TypeError for an argument that this vLLM does not know.
+        `settings` are the arguments that trl gives vLLM; `model` is the folder of the model. Raises
+        TypeError for an argument that this vLLM does not know.
         """
         torch = importlib.import_module("torch")
         transformers = importlib.import_module("transformers")

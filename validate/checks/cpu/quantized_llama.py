@@ -125,7 +125,11 @@ Evidence = LogitsEvidence | WeightsEvidence | LoraEvidence
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Evidence]]:
-    """Yield each claimed subject of `weights`, `logits` and `lora-step`, and its evidence."""
+    """Measure a small Llama whose weights bitsandbytes quantised to 4 bits, on the CPU.
+
+    Yields what was measured of each subject that has a claim: `weights`, `logits` (the outputs) and
+    `lora-step` (a training step of adapters).
+    """
     # Before bitsandbytes and the others: SETTINGS says that this probe begins with torch.
     importlib.import_module("torch")
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
@@ -248,9 +252,10 @@ class LoraStep(NamedTuple):
 
 
 def measure_lora_step(llama: SavedLlama) -> LoraEvidence:
-    """Take one SGD step with LoRA on the 4-bit model, and the same step in plain float32.
+    """Take a training step of LoRA on a 4-bit model, and the same step on a float32 model.
 
-    The plain model has the decoded weights of the 4-bit model.
+    The float32 model has the decoded weights of the 4-bit model. Returns both losses, how far the
+    adapters of the 4-bit model are from those of the other, and which frozen weights changed.
     """
     model = llama.load_in_4bit("float32")
     plain_model = llama.load("float32")
@@ -321,16 +326,18 @@ def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
 
 
 def judge_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Finding:
-    """Judge the errors of the 4-bit model's logits, in float32 and in bfloat16.
+    """Pass if a model with 4-bit weights computes the right logits, in float32 and in bfloat16.
 
-    The largest error allowed is a small multiple of plain torch's error in the same dtype.
-    Controls, results that are wrong on purpose, must have a larger one.
+    All errors are relative to exact logits. The largest error allowed is a small multiple of plain
+    torch's error in the same dtype. Controls, which are results that are wrong on purpose, must
+    have a larger one, or the comparison would notice nothing.
     """
     problems: list[str] = []
     summaries: list[str] = []
     for dtype in ("float32", "bfloat16"):
         comparison = evidence["comparisons"][dtype]
-        error, tolerance = comparison["error"], forward_tolerance(float(comparison["plain_error"]))
+        error = comparison["error"]
+        tolerance = forward_tolerance(float(comparison["plain_error"]))
         if is_within(error, tolerance):
             summaries.append(f"{dtype} {error:.1e} (at most {tolerance:.1e})")
         else:
@@ -363,10 +370,11 @@ def control_problems(owner: str, tolerance: float, controls: Mapping[str, float]
 
 
 def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidence) -> Finding:
-    """Judge how each linear layer is stored, and the mean error of its weights.
+    """Pass if each linear layer of a model is stored in 4 bits, with the error that NF4 has.
 
-    The mean error over all layers is judged, too. It is a mean of more values, so chance changes it
-    less, and it must be closer to the published one (largest_distance).
+    The error of weights must neither be larger nor smaller than the published one: without an
+    error, nothing was quantised. The mean error over all layers is judged, too. It is a mean of
+    more values, so chance changes it less, and it must be closer (largest_distance).
     """
     projections = evidence["projections"]
     if not projections:
@@ -491,8 +499,12 @@ def describe_expected_error(expect: ExpectedError, values: int) -> str:
 
 
 def judge_lora_step(_subject: str, _expect: object, evidence: LoraEvidence) -> Finding:
-    """Judge that the step gave plain torch's adapters, and changed no frozen weight."""
-    problems = list(lora_problems(evidence))
+    """Pass if a training step of LoRA over 4-bit weights moved only the adapters, and rightly.
+
+    The matrix B of each adapter must have moved from zero as far as the same step in plain torch
+    moves it, up to BACKWARD_FLOOR. The frozen base weights must not have changed.
+    """
+    problems = list(find_lora_problems(evidence))
     if problems:
         return failed(joined(problems))
 
@@ -505,8 +517,12 @@ def judge_lora_step(_subject: str, _expect: object, evidence: LoraEvidence) -> F
     )
 
 
-def lora_problems(evidence: LoraEvidence) -> Iterator[str]:
-    """Yield what is wrong with a step of LoRA: the loss, the adapters, the frozen weights."""
+def find_lora_problems(evidence: LoraEvidence) -> Iterator[str]:
+    """Yield a sentence for each thing that is wrong with a training step of LoRA.
+
+    The loss must be that of plain torch, up to BACKWARD_FLOOR times it. The adapters must have
+    moved as in plain torch. No frozen weight may have changed.
+    """
     loss, plain_loss = evidence["loss"], evidence["plain_loss"]
     # Within infinity: a finite number that is not negative.
     if not is_within(loss, math.inf) or not is_within(plain_loss, math.inf):

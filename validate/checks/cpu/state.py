@@ -123,10 +123,11 @@ def read_in_new_process(expressions: Sequence[str], environ: Mapping[str, str]) 
 
 
 def judge(_subject: str, expect: StateExpect, evidence: StateEvidence) -> Finding:
-    """Judge that every setting has a value that is allowed, and torch uses the processor's kernels.
+    """Pass if `import torch` leaves Python's and torch's settings as they should be.
 
-    A setting that this torch does not have is left out. UNPROVEN if the settings are right, and the
-    process with PATH and HOME alone (bare) could not show what the processor can do.
+    `expect["state"]` has the allowed values of each setting; one that this torch does not have is
+    left out. torch must also use the kernels for this processor, as it does in a process that has
+    only PATH and HOME (`bare`). UNPROVEN if that process failed, and all settings are right.
     """
     if evidence["error"]:
         return failed(f"`import torch` in a new process: {evidence['error']}")

@@ -144,10 +144,10 @@ def read_thread_ticks() -> dict[str, int]:
 
 
 def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Finding:
-    """Judge that more than one thread has computed, with one OpenMP runtime.
+    """Pass if torch computes on several threads of the CPU, and one OpenMP runtime is loaded.
 
-    Runtimes that a package bundles for its own use only (`expect["bundled"]`) are not counted.
-    UNPROVEN on a machine with one core.
+    Two runtimes in one process may hang or slow down each other. Those that a package bundles for
+    its own use only (`expect["bundled"]`) are not counted. UNPROVEN on a machine with one core.
     """
     runtimes = []
     bundled = []

@@ -51,9 +51,10 @@ class TritonEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each architecture and its TritonEvidence. Each kernel is compiled in a fork.
+    """Compile kernels by Triton for the GPU architecture of each claim, without a GPU.
 
-    The control is a kernel for an architecture that does not exist: compiling it must fail.
+    Yields the subject of the claim and what was compiled, each kernel in a fork. With it goes a
+    control: a kernel for an architecture that does not exist, which must fail to compile.
     """
     # The keys `triton`, `jit` and `environment`.
     toolchain = measure_in_fork(describe_triton)
@@ -130,9 +131,10 @@ def find_ptx_target(ptx: str) -> str:
 
 
 def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Finding:
-    """Judge that each kernel was compiled for the architecture, and the control was refused.
+    """Pass if Triton compiled each expected kernel for a GPU architecture (90 stands for sm_90).
 
-    The control is a kernel for an architecture that does not exist (`bogus`).
+    No GPU is needed for that. The control is the same for an architecture that does not exist
+    (`bogus`): if it compiles, too, nothing is proved, and the claim fails.
     """
     # An interpreted kernel would work, and nothing would have been compiled.
     if evidence["jit"] != "JITFunction":

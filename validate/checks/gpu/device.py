@@ -42,7 +42,10 @@ class DeviceEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
-    """Yield each claim's subject and what the container sees. All claims get the same evidence."""
+    """List the GPUs that this container sees, by the driver (NVML and libcuda) and by torch.
+
+    Yields the subject of each claim with the same evidence.
+    """
     # torch sets variables of its own when it is imported.
     environment_before_torch = environment()
     for claim in claims:
@@ -83,13 +86,18 @@ _MIG_MARK = " MIG "
 
 
 def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Finding:
-    """Judge that libcuda and torch see the GPUs that the host has, through one driver library.
+    """Pass if a container sees the GPUs of its host, through a single driver library.
 
-    Without an inventory of the host, libcuda and torch must see the same GPUs.
+    The driver (libcuda) and torch listed the GPUs that they see in the container. Both must see the
+    same, and those that the host has, or slices of them. The host's list (`inventory`) may not be
+    known: then it is not compared.
+
+    Fails if a list could not be read, if they do not agree, and if no or several libcudas are
+    loaded. The reason then ends with suspicious environment variables.
     """
-    for view, seen in (("cuda", evidence["cuda"]), ("torch", evidence["torch"])):
-        if "error" in seen:
-            return failed(f"{view}: {cause(seen['error'])}{suspects(evidence)}")
+    for reader, answer in (("cuda", evidence["cuda"]), ("torch", evidence["torch"])):
+        if "error" in answer:
+            return failed(f"{reader}: {cause(answer['error'])}{suspects(evidence)}")
 
     inventory = expect.get("inventory")
     problems = [*find_inventory_problems(inventory, evidence), *find_view_problems(evidence)]

@@ -75,7 +75,12 @@ Evidence = GpuWeightsEvidence | LogitsEvidence | QloraEvidence
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each claimed subject and its evidence, with the GPU and the suspicious variables."""
+    """Measure a small Llama whose weights bitsandbytes quantised to 4 bits, on the GPU.
+
+    Yields what was measured of each subject that has a claim: `weights`, `logits` (the outputs) and
+    `training` (two runs of QLoRA). With it go the GPU, and environment variables that may explain a
+    fault.
+    """
     # Without this variable, sums of cuBLAS may differ from run to run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     environment = runner.environment()
@@ -94,9 +99,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def measure_weights_and_memory(llama: SavedLlama) -> GpuWeightsEvidence:
-    """Measure the projections as `4bit-llama` does, and the GPU memory that the model takes.
+    """Measure how a model's linear layers are quantised, and the GPU memory that the model takes.
 
-    The model is loaded in 4-bit and again in bfloat16.
+    The layers are measured as on a CPU (the check `4bit-llama`). The memory is measured in 4-bit
+    and again in bfloat16.
     """
     weights = quantized_llama.measure_weights(llama)
     cuda = llama.torch.cuda
@@ -187,15 +193,22 @@ def train(llama: SavedLlama) -> FirstRun:
 
 
 def judge_weights(subject: str, expect: ExpectedError, evidence: GpuWeightsEvidence) -> Finding:
-    """Judge the projections as `4bit-llama` does, and that the model takes the memory of 4 bits."""
+    """Pass if a model's linear layers are quantised to 4 bits, and take the GPU memory of 4 bits.
+
+    The layers are judged as on a CPU (quantized_llama.judge_weights). Then the model must take at
+    most MEMORY_SLACK times the bytes that its weights need: those of the linear layers in NF4, all
+    others in bfloat16. As a control, the model that is wholly in bfloat16 must take more than that.
+    """
     finding = quantized_llama.judge_weights(subject, expect, evidence)
     if finding.status is not Status.PASS:
         return finding
 
+    # Bytes of GPU memory, and numbers of weights. `projections` are the linear layers.
     memory = evidence["memory"]
     unquantised_weights = memory["parameters"] - memory["projections"]
     needed = memory["projections"] * NF4_BYTES + unquantised_weights * BFLOAT16_BYTES
     most = MEMORY_SLACK * needed
+    # `is_within` and `is_beyond` are false for NaN.
     if not is_within(memory["quantised"], most):
         taken = f"loading in 4-bit takes {memory['quantised']} bytes of GPU memory"
         return failed(f"{taken}, at most {most:.0f} are right")
@@ -207,7 +220,10 @@ def judge_weights(subject: str, expect: ExpectedError, evidence: GpuWeightsEvide
 
 
 def judge_qlora(_subject: str, _expect: object, evidence: QloraEvidence) -> Finding:
-    """Judge that QLoRA learns, trains nothing but adapters, and can be repeated."""
+    """Pass if training by QLoRA lowers the loss, changes only the adapters, and can be repeated.
+
+    A second run must end in the same bits.
+    """
     problems = list(find_training_problems(evidence))
     if problems:
         return failed(joined(problems))

@@ -284,11 +284,13 @@ def compare_probabilities(
     answers: Sequence[Answer],
     sampling: Mapping[str, Any] = MappingProxyType({}),
 ) -> RatioFigures:
-    """Compare the model's probability of each token of the answers with the sampler's, as a ratio.
+    """Return how far the probabilities that a sampler reported are from those of a model.
 
+    Compared are ratios, token by token: each answer has its tokens and their log-probabilities.
+    "outside" is the share of ratios that are far from 1; "median" and "p99" are distances from 1.
     `prompts` are token IDs, in the order by which answers number them. `sampling` says from which
-    distribution the tokens are assumed to be drawn (the arguments of `log_probabilities`); by
-    default from the model's own.
+    distribution the tokens were drawn (the arguments of `log_probabilities`); by default from the
+    model's own.
     """
     torch = importlib.import_module("torch")
     ratios_of_answers = []
@@ -416,14 +418,15 @@ TENSORS = 15
 
 
 def judge_rollout(subject: str, _expect: object, evidence: BehaviourEvidence) -> Finding:
-    """Judge that ratios are near 1, those of controls are not, and the prefix cache was used.
+    """Pass if vLLM reports the probabilities that the same model has in transformers.
 
-    An engine with the cache switched off must not have used it. Of an engine that is started
-    without this setting nothing is expected: vLLM decides whether it has the cache.
+    The figures are ratios of both, token by token: nearly all must be near 1. Those of controls,
+    which are wrong on purpose, must not be. An engine with a prefix cache must also have used it;
+    one with the cache switched off must not. `subject` names the engine (a key of ENGINES).
     """
     at_least = dict.fromkeys(CONTROLS, LEAST_OUTSIDE_OF_CONTROL)
     equal = {}
-    # The subject is that of an engine, whose arguments say whether it has the prefix cache.
+    # None: the engine is started without this setting, and vLLM decides.
     has_cache: bool | None = ENGINES[subject].get("enable_prefix_caching")
     if has_cache is True:
         at_least["cached"] = 1

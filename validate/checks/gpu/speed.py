@@ -74,7 +74,12 @@ class SpeedEvidence(Measured, total=False):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SpeedEvidence]]:
-    """Yield each claim's subject and its evidence, measured one after another."""
+    """Measure how fast this GPU computes what each claim names, one after another.
+
+    Yields the subject of the claim (`matmul-bf16`) and its figure, with the conditions: the GPU,
+    its clocks and temperature under load, and environment variables. An error in a measurement is
+    its evidence.
+    """
     # torch sets variables of its own when it is imported.
     environment = runner.environment()
     torch = importlib.import_module("torch")
@@ -98,7 +103,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SpeedEvidence]]:
 
 
 def measure_subject(subject: str, torch: Any, device: str, watch: Watch) -> Measured:
-    """Measure the figure of one subject. `device` may be `cpu`, for a rehearsal at small sizes."""
+    """Measure one figure: how much of something is done in a second, or a ratio.
+
+    `subject` names it. Most are the operations or bytes a second of a repeated work. `watch` reads
+    the GPU's clocks meanwhile. `device` may be `cpu`, for a rehearsal at small sizes.
+    """
     if subject in MEASURES_WITHOUT_PEAK:
         return MEASURES_WITHOUT_PEAK[subject](torch, device)
 
@@ -116,7 +125,10 @@ def draw_normal(torch: Any, device: str, *shape: int, dtype: str = "bfloat16") -
 
 
 def prepare_matmul(dtype: str, torch: Any, device: str) -> Work:
-    """Prepare a product of two square matrices. The amount is its floating-point operations.
+    """Return a function to time, a product of two square matrices, and its operations.
+
+    The amount of the work is its number of floating-point operations. On a `device` other than
+    `cuda` the size is small, for a rehearsal.
 
     dtype: torch's name of the matrices' dtype. float32 is multiplied in TF32.
     """
@@ -181,10 +193,11 @@ def prepare_nf4_matmul(torch: Any, device: str) -> Work:
 def prepare_attention(
     attention: Callable[[Any, Any, Any, bool], Any], torch: Any, device: str
 ) -> Work:
-    """Prepare causal attention, forward and backward. The amount is floating-point operations.
+    """Return a function to time, causal attention forward and backward, and its operations.
 
-    `attention` takes query, key, value, each [batch, heads, tokens, width], and whether it is
-    causal.
+    The amount of the work is its number of floating-point operations. `attention` takes query, key
+    and value, each [batch, heads, tokens, width], and whether it is causal. On a `device` other
+    than `cuda` the sizes are small, for a rehearsal.
     """
     tokens = _TOKENS if device == "cuda" else 64
     tensors = []
@@ -195,6 +208,7 @@ def prepare_attention(
     upstream = torch.ones_like(query)
 
     def run_both_ways() -> None:
+        """Compute the output, and the gradients of all three inputs."""
         output = attention(query, key, value, True)
         torch.autograd.grad(output, (query, key, value), upstream)
 
@@ -319,10 +333,11 @@ def describe_gpu_mismatch(bound_gpu: str, device: DeviceFacts) -> str:
 
 
 def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding:
-    """Judge a figure by its bound.
+    """Judge how fast something was on a GPU: a figure, by the least or the most that it may be.
 
     A figure on the wrong side of its bound is a FAIL, or UNPROVEN if something disturbed the
-    measurement. A figure far above the peak is a FAIL: no GPU can be so fast.
+    measurement, such as other work on the GPU. A figure far above the GPU's peak is a FAIL: no GPU
+    can be so fast. UNPROVEN on another GPU model than the bound is for.
     """
     mismatch = describe_gpu_mismatch(expect["gpu"], evidence["device"])
     if mismatch:

@@ -302,7 +302,10 @@ def make_qlora_llama(torch: Any, device: str) -> Any:
 
 
 def quantise_linear(torch: Any, bitsandbytes: Any, linear: Any) -> Any:
-    """Return a 4-bit layer with a linear layer's weight, packed when it is moved to a device."""
+    """Return a linear layer as bitsandbytes has it in 4 bits, with the weight of the given one.
+
+    The weight is packed when the result is moved to a device. It is not trained.
+    """
     quantised = bitsandbytes.nn.Linear4bit(
         linear.in_features,
         linear.out_features,
@@ -333,11 +336,14 @@ VARIANTS: Mapping[str, Variant] = {
 
 
 def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
-    """Judge a run by its own losses, by the eager model's run, and by recorded runs.
+    """Judge how a model trained on a GPU: its losses, the time of a step and the peak of memory.
 
-    FAIL: losses are wrong, the peak of memory is higher, or a step takes longer. UNPROVEN: a step
-    takes longer, but something disturbed the measurement; times vary too much to be compared; or
-    nothing is wrong, and no run of this image on this GPU model is recorded to compare with.
+    They are compared with the same training by plain transformers on this GPU (the eager model) and
+    with a recorded run of this image on this GPU model (`baseline`), as far as there are any.
+
+    FAIL: losses are wrong, the peak of memory is too high, or a step takes too long. UNPROVEN: a
+    step takes too long, but something disturbed the measurement; times vary too much to be
+    compared; or nothing is wrong, but no run is recorded to compare with.
     """
     mismatch = describe_gpu_mismatch(expect["gpu"], evidence["device"])
     if mismatch:
@@ -351,16 +357,18 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     problems = [*find_loss_problems(expect, evidence), *find_peak_problems(expect, evidence)]
     delays = list(find_delays(expect, evidence))
     disturbances = list(timing.disturbances(evidence["conditions"], *times))
-    if problems or (delays and not disturbances):
+
+    # A disturbance, such as another process on the GPU, may be why a step takes too long. It does
+    # not explain wrong losses or too much memory.
+    is_slow = bool(delays) and not disturbances
+    if problems or is_slow:
         return failed(f"{summary}: {joined([*problems, *delays])}{suspects(evidence)}")
 
-    # Nothing is proved in two cases. Either a step takes too long, but something disturbed the
-    # measurement. Or times vary too much: the bound of a time is wider the more it varies, so any
-    # time would be within it (this is one of the disturbances, too). Other disturbances only make
-    # steps slower, so without a delay they do not matter.
+    # The more a time varies, the wider is its bound, until any time would be within it.
     is_noisy = any(timed["spread"] > timing.NOISY for timed in times)
     if delays or is_noisy:
         return unproven(f"{summary}: {joined([*delays, *disturbances])}")
+
     if "baseline" not in expect:
         return unproven(
             f"{summary}: nothing is wrong by itself, and no run of it on this GPU model is recorded"
@@ -455,10 +463,11 @@ def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
 
 
 def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
-    """Yield why a step takes too long, compared with the eager model's or the recorded time.
+    """Yield a sentence if a training step takes too long, by each time that it is compared with.
 
-    `longest_allowed` returns the other time, plus what both times vary by, plus a margin: so much
-    is no delay. The summary says how long a step takes.
+    These are the time of the eager model, and the one that was recorded for this image on this GPU
+    model. A step may take as long as the other one, plus what both times vary by, plus a margin
+    (`longest_allowed`). The sentences do not say how long it takes: the verdict's summary does.
     """
     timed = evidence["trained"]["time"]
     seconds = timed["seconds"]

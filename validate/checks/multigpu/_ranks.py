@@ -462,7 +462,11 @@ def _find_comparison_problems(
 
 
 def _summarise(requirements: Requirements, ranks: Sequence[ComputingRank]) -> str:
-    """Return what the ranks reported, in a line: `2 ranks: gradients within 6.0e-08, sharded`."""
+    """Return what all ranks reported, in a line: `2 ranks: gradients within 6.0e-08, sharded`.
+
+    `requirements` names what they reported: errors of comparisons, figures and facts. All of it was
+    judged to be right before.
+    """
     parts = []
     for name in requirements.tolerance:
         largest_error = max(rank["comparisons"][name]["error"] for rank in ranks)

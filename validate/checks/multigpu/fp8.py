@@ -29,12 +29,13 @@ measure = partial(_launch.measure, __name__)
 
 
 def rank(worker: Worker, _claim: Claim) -> ComputingRank:
-    """Compare the gradients of one step under FSDP2 with one process in FP8 and in float32.
+    """Take the gradients of one training step in FP8 under FSDP2, and compare them. Runs in a rank.
 
-    Under FSDP2 each rank holds a part of the weights and gathers the rest for each layer, here in
-    FP8. A CPU cannot multiply FP8 numbers: torchao emulates it there.
+    They must be those of the same step in one process, which is in FP8, too. Their distance from
+    float32 is a figure by itself. Under FSDP2 each rank holds a part of the weights and gathers the
+    rest for each layer, here in FP8. A CPU cannot multiply FP8 numbers: torchao emulates it there.
     """
-    # Under FSDP2 weights are gathered in FP8. One process has nothing to gather.
+    # One process has nothing to gather.
     model = make_fp8_model(worker, gather_in_fp8=True)
     single_model = make_fp8_model(worker, gather_in_fp8=False)
     float32_model = worker.make_model()

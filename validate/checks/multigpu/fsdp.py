@@ -71,9 +71,11 @@ def shard_model(model: Any, **options: Any) -> Any:
 
 
 def describe_sharding(worker: Worker, parameters: Sequence[Any]) -> dict[str, object]:
-    """Return whether parameters are sharded, and whether the ranks' parts add up to the whole.
+    """Return facts on how a model's parameters are split over the ranks.
 
-    "share" is the part of all numbers that lies on this rank. All ranks must call this together.
+    "sharded": every parameter is. "parts make the whole": the ranks' parts together have as many
+    numbers as the whole. "share": the part of all numbers that lies on this rank. All ranks must
+    call this together.
     """
     # Sharded parameters are DTensors: `to_local` returns the part on this rank.
     is_sharded = [hasattr(parameter, "to_local") for parameter in parameters]
@@ -109,10 +111,11 @@ def compare_sharded_training(worker: Worker, model: Any) -> ComputingRank:
 
 
 def measure_bfloat16(worker: Worker) -> ComputingRank:
-    """Compare FSDP2's mixed precision with one process: products in bfloat16, sums in float32.
+    """Take the gradients of one step in FSDP2's mixed precision, and compare them with one process.
 
-    The reference is a bfloat16 model that takes each rank's data in turn; its gradients are added
-    up in float32. The control is a float32 model. The fact "gradients" lists the dtypes of the
+    Mixed precision multiplies in bfloat16, and adds the ranks' gradients up in float32. The right
+    gradients are those of a bfloat16 model in one process, which takes each rank's data in turn.
+    The control, which must differ, is a float32 model. The fact "gradients" lists the dtypes of the
     sharded model's gradients.
     """
     torch = worker.torch
@@ -122,6 +125,7 @@ def measure_bfloat16(worker: Worker) -> ComputingRank:
     model = shard_model(worker.make_model(), mesh=worker.make_mesh(), mp_policy=policy)
     compute_loss(model(worker.make_batch(worker.rank))).backward()
 
+    # The same weights in one process, on the data of all ranks.
     bfloat16_model = worker.make_model().to(torch.bfloat16)
     float32_model = worker.make_model()
     compute_loss(float32_model(worker.make_batch_of_all_ranks())).backward()

@@ -108,12 +108,15 @@ def make_batch(number: int) -> Any:
 
 
 def judge(_subject: str, _expect: object, evidence: SharedMemoryEvidence) -> Finding:
-    """Judge that /dev/shm is large enough and that batches arrive through it."""
+    """Pass if /dev/shm is large enough, and batches of data loader workers arrive through it.
+
+    Also fails if a file larger than /dev/shm could be written there: then its size is not enforced,
+    and proves nothing.
+    """
     size = evidence["size"]
     if not is_between(size, LEAST_BYTES, math.inf):
         least = format_mebibytes(LEAST_BYTES)
         return failed(f"/dev/shm is too small: {format_mebibytes(size)}, {least} are needed")
-    # A size that nothing enforces says nothing.
     if evidence["refuses_more"] is not True:
         return failed("control: a file larger than /dev/shm was not refused")
     # If no batch arrived, none arrived wrong.

@@ -48,13 +48,14 @@ class AssemblersEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AssemblersEvidence]]:
-    """Run the assemblers of each claim, and yield the GPUs that they list, by assembler.
+    """Ask the ptxas (CUDA's assembler) of each claim which GPUs it knows, and yield the answer.
 
-    The claim names GPUs. Each assembler has to list those of them that it assembles for.
+    A claim names a folder and GPUs. Triton may have two of them in its folder, for different GPUs:
+    each has to list its own.
     """
     for claim in claims:
         folder = assembler_folder(claim.expect["folder"])
-        # Triton may have two assemblers. Each has to know its own GPUs.
+        # Path of a ptxas -> the GPUs that it has to know.
         archs_of: dict[str, list[int]] = {}
         for arch in claim.expect["archs"]:
             archs_of.setdefault(assembler_for(arch, folder), []).append(arch)
@@ -112,7 +113,7 @@ def run_assembler(program: str, expected_archs: list[int]) -> Assembler:
 
 
 def judge(_subject: str, expect: AssemblersExpect, evidence: AssemblersEvidence) -> Finding:
-    """Fail where an assembler does not run, or does not list a GPU that it has to know."""
+    """Pass if each ptxas runs, and its `--help` lists every GPU that it has to know."""
     faults = []
     for program, assembler in evidence["programs"].items():
         unknown = [f"sm_{arch}" for arch in assembler["asked"] if arch not in assembler["archs"]]

@@ -61,7 +61,11 @@ class Measured(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Compare each `.pyc` file of the image's Python with its source, once for all claims."""
+    """Find `.pyc` files that the image's Python would not use, or would use in place of the source.
+
+    Each is compared with its source: its header must have Python's magic number and the source's
+    time. The evidence is the same for all claims.
+    """
     _, start, _ = installed.read_user_python()
     paths = read_image_paths().facts
     # The bytecode of six.py is __pycache__/six.cpython-311.pyc.

@@ -171,26 +171,32 @@ class FileTask(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CodeEvidence]]:
-    """Yield for each claim what compiled GPU code its files hold. They are read on all cores."""
+    """Yield the subject of each claim, and the compiled GPU code in the files that it is about.
+
+    A claim is about the libraries of an installed package, for example. Nothing is run: the files
+    are read, several at a time, one on each core.
+    """
     _, _, distributions = installed.read_user_python()
-    files_of: dict[str, dict[str, MeasuredFile]] = {}
+    # Subject of a claim -> file -> its code.
+    code_by_subject: dict[str, dict[str, MeasuredFile]] = {}
     tasks: list[FileTask] = []
     for claim in claims:
-        files_of[claim.subject] = {}
+        code_by_subject[claim.subject] = {}
         tasks += list_tasks(claim, distributions)
 
     # The largest files first, so that no core waits for another one at the end.
     tasks.sort(key=lambda task: Path(task.file).stat().st_size, reverse=True)
     for task, measured in map_on_all_cores(inspect_file, tasks):
-        files_of[task.subject][task.shown] = measured
-    for subject, files in files_of.items():
+        code_by_subject[task.subject][task.shown] = measured
+    for subject, files in code_by_subject.items():
         yield subject, {"files": dict(sorted(files.items()))}
 
 
 def list_tasks(claim: Claim, distributions: Sequence[Distribution]) -> list[FileTask]:
-    """Return a task for each file on the disk that the claim's patterns match, without links.
+    """Return which files to read for a claim about compiled GPU code, and what to look for.
 
-    Whether the files are those that RECORD lists is for the check `files` to find.
+    They are the files beside installed packages that the claim's patterns match; links are left
+    out. Whether they are the files that RECORD lists is for the check `files` to find.
     """
     expect = claim.expect
     # Both are inspected: the judge demands code of files that match `files`, not of `also`.
@@ -291,7 +297,11 @@ def list_pruned_tasks(
 
 
 def inspect_file(task: FileTask) -> tuple[FileTask, MeasuredFile]:
-    """Return the task and what was seen of its file, or the error that kept it from being read."""
+    """Read which GPU code a file holds, and return that with the task that named the file.
+
+    What is looked for depends on the kind of the claim (`task.kind`). A file that can't be read
+    gives an `error`; with `undecoded`, only because this machine lacks a library that decompresses.
+    """
     inspectors = {"kernels": inspect_kernels, "files": inspect_as_whole, "pruned": inspect_surplus}
     inspect = inspectors[task.kind]
     try:
@@ -351,10 +361,11 @@ def count_hidden(regions: Sequence[Region], targets: Sequence[int]) -> dict[str,
 
 
 def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
-    """Return which code of a library no target has a use for, and which is marked as taken out.
+    """Return which GPU code in a library is surplus: pruning should have taken it out.
 
-    `data` is the library's content. The result names the architectures of both and counts their
-    bytes in the file.
+    `data` is the library's content, and `task` names the GPUs (targets) that the code is for. The
+    result has the architectures of all code, and those and the bytes of the surplus, and of code
+    that is marked as taken out and still there.
 
     In some regions pruning leaves code that no target needs, because a fault of the library would
     no longer show without it. These regions are counted (`whole`), and that code is no surplus.
@@ -459,11 +470,11 @@ def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
 
 
 def judge(subject: str, expect: CodeExpect | PrunedExpect, evidence: CodeEvidence) -> Finding:
-    """Fail where a library lacks code for a claimed GPU architecture.
+    """Pass if libraries hold compiled code for each GPU architecture that the claim names.
 
-    A claim of kind `pruned` fails where there is code that no claimed architecture needs. The
-    verdict is UNPROVEN if the machine that measured lacks a library that decompresses some of the
-    files, and the others show no fault.
+    A claim of the kind `pruned` passes if there is no other code: none that these GPUs do not need.
+    UNPROVEN if some files could not be decompressed, because the machine that measured lacks a
+    library for it, and the others show no fault.
     """
     files = evidence["files"]
     # A file that can't be read is a fault, unless only the machine that measured could not do it.
@@ -496,11 +507,11 @@ def judge_code(
     reading_faults: Sequence[str],
     undecoded: Sequence[str],
 ) -> Finding:
-    """Judge whether every file has code for every claimed architecture.
+    """Pass if every library of a package has GPU code for every architecture that is claimed.
 
-    `files` is path -> what was measured. `reading_faults` are sentences on files that can't be
-    read. `undecoded` are the paths of files that could not be decompressed where they were
-    measured: they are taken to hold what is claimed.
+    `subject` names the package, and `files` is the path of a library -> what was measured.
+    `reading_faults` are sentences on files that can't be read. `undecoded` are the paths of files
+    that could not be decompressed where they were measured: they are taken to hold what is claimed.
     """
     faults = [*reading_faults, *find_hidden_code(files)]
     with_code: dict[str, MeasuredFile] = {}
@@ -621,11 +632,11 @@ def judge_pruned(
     reading_faults: Sequence[str],
     undecoded: Sequence[str],
 ) -> Finding:
-    """Judge whether pruning left only code that the claimed architectures have a use for.
+    """Pass if pruning took all GPU code out that the image's architectures have no use for.
 
-    `files` is path -> what was measured. `reading_faults` are sentences on files that can't be
-    read, `undecoded` are the paths of files that could not be decompressed where they were
-    measured.
+    `files` is the path of a library -> what was measured. `reading_faults` are sentences on files
+    that can't be read, `undecoded` are the paths of files that could not be decompressed where they
+    were measured.
     """
     with_code: dict[str, MeasuredFile] = {}
     for path, file in files.items():

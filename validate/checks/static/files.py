@@ -81,7 +81,11 @@ class FilesEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
-    """Compare every file that a RECORD lists with its hash there, once for all claims."""
+    """Compare the files of installed packages with their RECORDs, which list files and hashes.
+
+    Yields the subject of each claim with the same evidence. Folders of packages that a claim names
+    as `aside` are left out.
+    """
     _, _, distributions = installed.read_user_python()
     # Folders of sys.path that a package manager filled.
     left_out: set[str] = set()
@@ -95,7 +99,12 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
 
 
 def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
-    """Return which files of these distributions are not as recorded, and which nobody recorded."""
+    """Compare the files of installed packages with their RECORDs, which list files and hashes.
+
+    Returned are files that are altered or missing (`wrong`), that several packages list with
+    different hashes (`in_conflict`), or that none lists (`unowned`), and packages without a RECORD.
+    Only the first of many are listed.
+    """
     # Path -> owner -> recorded hash; and path -> hash of the file, empty if it can't be read.
     recorded = recorded_hashes(distributions)
     measured = hash_all(list(recorded), "sha256")
@@ -269,7 +278,12 @@ def to_record_hash(digest: str) -> str:
 
 
 def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Finding:
-    """Fail where a file is altered, missing, recorded by two distributions, or by none."""
+    """Pass if all files of installed packages are as their RECORDs list them, with their hashes.
+
+    Fails with files that are altered or missing, that two packages list with different hashes, or
+    that no package lists; and with packages that have no RECORD. A file that no package lists is
+    allowed if its path ends with one of the patterns in `expect["unowned"]`.
+    """
     if not evidence["files"]:
         return failed("no distribution lists a single file")
     faults = list(find_changed_files(evidence))
@@ -277,6 +291,7 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
     for path in evidence["unowned"]:
         if not matches(path, excused):
             faults.append(f"{path} belongs to no distribution")
+    # The evidence lists only the first of many.
     faults += count_unlisted(evidence, "unowned", "files belong to no distribution")
     for distribution in evidence["without_record"]:
         # Python packages of Debian's bring no RECORD: dpkg has the sums of their files.

@@ -110,7 +110,11 @@ class HygieneEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
-    """Look at every file of the image once, and yield the same result for each claim."""
+    """Look at every file of the image once, and yield the result with the subject of each claim.
+
+    Found are leftovers of a build, secrets such as keys, and what lies in the user's home. Every
+    claim gets all of it, and judges its part.
+    """
     user, _, distributions = installed.read_user_python()
     patterns: dict[str, str] = {}
     for claim in claims:
@@ -248,9 +252,10 @@ def find_credentials(path: str, size: int) -> Iterator[Secret]:
 
 
 def judge_leftovers(_subject: str, expect: LeftoversExpect, evidence: HygieneEvidence) -> Finding:
-    """Fail where there are leftovers of a build, such as uv's cache.
+    """Pass if a build left no files behind in an image, such as uv's cache.
 
-    Those of patterns in `told` are only reported in the reason.
+    `expect["leftovers"]` maps patterns of paths to what such files are. Files that match a pattern
+    in `expect["told"]` are no fault: the reason of the PASS names them.
     """
     faults = []
     reported = []
@@ -294,7 +299,10 @@ def conclude_if_all_was_read(
 
 
 def judge_home(_subject: str, _expect: HygieneExpect, evidence: HygieneEvidence) -> Finding:
-    """Fail unless the home of the image's user exists, and everybody may write to it."""
+    """Pass if the home of the image's user exists, and every user may write to it.
+
+    People start containers as users of their own (`--user`), and programs write to HOME.
+    """
     home = evidence["home"]
     if "error" in home:
         return failed(f"the home {home['path']!r} can't be used: {home['error']}")

@@ -156,7 +156,12 @@ class UserLibraries(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence]]:
-    """Yield how the loader resolves the libraries of the environment, and of the toolkit."""
+    """Find out which libraries the loader would load for the files that each claim is about.
+
+    These are the libraries and programs of the CUDA toolkit, or of the Python environment. Nothing
+    is loaded: files are read. Yields the subject of each claim, and what is missing or of another
+    CUDA.
+    """
     user, _, _ = installed.read_user_python()
     search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
     for claim in claims:
@@ -408,10 +413,10 @@ class JudgedLibrary(NamedTuple):
 
 
 def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -> Finding:
-    """Fail where a library or program can't be loaded, or gets another CUDA than torch's.
+    """Pass if every library and program finds the libraries that it needs, all of torch's CUDA.
 
     Libraries of the host's driver (`expect["host"]`) may be missing: the container runtime brings
-    them. Of the toolkit, only what can't be loaded is judged.
+    them. If the claim is about the CUDA toolkit, only missing libraries are a fault.
     """
     if not evidence["files"]:
         return failed(f"there is no shared library in the {expect['of']}")
@@ -447,10 +452,11 @@ def find_unreadable(expect: LibrariesExpect, unreadable: Sequence[Unreadable]) -
 
 
 def find_link_faults(expect: LibrariesExpect, linked: Sequence[LinkedLibrary]) -> Iterator[str]:
-    """Yield what libraries and programs need and do not get (their troubles), unless excused.
+    """Yield sentences about libraries and programs that do not find the libraries they need.
 
-    Packages that a derived image added come first, in a sentence each. Libraries of the image
-    follow, those that use CUDA first.
+    Such a library is missing, or found, but of another CUDA major than torch's. Exceptions of the
+    claim are left out. First comes a sentence for each package that a derived image added; then one
+    for each library or program of the image, those that use CUDA first.
     """
     judged = [judge_library(expect, library) for library in linked]
     of_added = []
@@ -634,10 +640,10 @@ def is_covered(exception: LinkException, path: str, names: Iterable[str]) -> boo
 
 
 def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> Iterator[str]:
-    """Yield what may give a program of the environment another CUDA than torch's.
+    """Yield a sentence for each CUDA library that could be loaded in place of torch's own.
 
-    That is a CUDA library that torch gets from outside of the wheels, one of another major, and a
-    second copy of one.
+    That is one that torch gets from outside of the wheels, one of another CUDA major, and a second
+    copy of one that a wheel brings.
     """
     # `torch_holds` are the CUDA libraries that `import torch` loads, each with its owners. Where
     # wheels bring CUDA, torch must get all of it from wheels. Where none of these libraries has an

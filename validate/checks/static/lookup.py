@@ -104,11 +104,13 @@ class Owners(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Yield which files hide others on the search paths of the image's user.
+    """Find files that hide others of their name on the search paths of the image's user.
 
+    A program, Python module or library hides another one if it is found before it. Nothing is run.
     The evidence is the same for all claims.
     """
     user, start, distributions = installed.read_user_python()
+    # Path of a file -> the wheel that brought it.
     of_wheels: dict[str, str] = {}
     for distribution in distributions:
         for entry in distribution.entries or ():
@@ -147,12 +149,13 @@ def folders_before_standard(user: UserEnvironment) -> list[str]:
 
 
 def find_hidden_programs(folders: Sequence[str], owners: Owners, start: Start) -> list[Hidden]:
-    """Return programs that a shell finds in place of others of their name.
+    """Return programs that a shell finds in place of others of the same name on the PATH.
 
-    `folders` are those of the PATH, in its order. A relative one is left out. `start` is how the
-    Python starts that users find. An environment of additions has copies of the commands of the
-    image's packages, for this Python: they hide nothing.
+    `folders` are those of the PATH, in its order; a relative one is left out. `owners` says which
+    package brought a file. `start` is how the Python starts that users find.
     """
+    # Users add packages to an environment of their own. It has copies of the commands of the
+    # image's packages, for the user's Python: they hide nothing.
     own_folder = f"{start.prefix}/bin"
     first_found: dict[str, str] = {}
     hidden: list[Hidden] = []
@@ -163,8 +166,8 @@ def find_hidden_programs(folders: Sequence[str], owners: Owners, start: Start) -
             path = f"{folder}/{name}"
             if not os.access(path, os.X_OK) or not os.path.isfile(path):  # noqa: PTH113
                 continue
+            # A program is hidden by the first one of its name, unless both are the same.
             first = first_found.setdefault(name, path)
-            # It is hidden by the first one, unless both are the same program.
             if is_same_program(first, path, start):
                 continue
             if os.path.dirname(first) == own_folder and is_same_script(first, path):  # noqa: PTH120
@@ -173,21 +176,23 @@ def find_hidden_programs(folders: Sequence[str], owners: Owners, start: Start) -
     return hidden
 
 
-def is_same_program(found: str, hidden: str, start: Start) -> bool:
-    """Return whether the program that a shell finds is the one that lies in a later folder, too.
+def is_same_program(first: str, later: str, start: Start) -> bool:
+    """Return whether a program on PATH can stand for one of its name in a later folder of PATH.
 
-    Both are then one file: /bin is a link to /usr/bin. The Python of a virtual environment is a
-    link to its base's, but another program, as it finds other packages. So a hidden one counts as
-    the same only if the Python that users start (`start`) also finds the packages of its
-    environment.
+    It can if both are one file (/bin is a link to /usr/bin), with one exception. The Python of a
+    virtual environment is a link to its base's Python, but finds other packages. So if the later
+    one is such a Python, the one that users start must find the packages of its environment, too.
+
+    `first` and `later` are paths. `start` says how the Python starts that users start.
     """
-    if os.path.realpath(found) != os.path.realpath(hidden):
+    if os.path.realpath(first) != os.path.realpath(later):
         return False
-    hidden_prefix = prefix_of_environment(hidden)
-    # It is no environment's Python, so it finds nothing that the other does not.
-    if not hidden_prefix or hidden_prefix == prefix_of_environment(found):
+    # Most programs are no environment's Python.
+    later_environment = prefix_of_environment(later)
+    if not later_environment or later_environment == prefix_of_environment(first):
         return True
-    return any(entry.startswith(f"{hidden_prefix}/") for entry in start.path)
+    # `start.path` is its sys.path.
+    return any(entry.startswith(f"{later_environment}/") for entry in start.path)
 
 
 def prefix_of_environment(path: str) -> str:
@@ -356,10 +361,13 @@ def describe_pair(path: str, hides: str, owners: Owners) -> Hidden:
 
 
 def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
-    """Fail where something of ours is hidden; in an image that we build, where anything is.
+    """Pass if no file of an image is found in place of another one on a search path.
 
-    A derived image, and one on a custom base, may hide programs that are not ours, and may have
-    plugins: these are reported in the reason. `expect["path"]` are our folders of the PATH.
+    Search paths are PATH for programs, sys.path for Python modules and the loader's path for
+    libraries; NCCL and others also load plugins by their name. In an image that we build, every
+    file that hides another one is a fault, and every plugin. A derived image, or one on a custom
+    base, may hide programs that are not in our folders (`expect["path"]`), and have plugins: the
+    reason names these.
     """
     is_ours = expect["image_kind"] == ImageKind.OURS
     faults = list(find_path_faults(expect, evidence["path"]))

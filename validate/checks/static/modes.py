@@ -146,16 +146,17 @@ class NeededPaths(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Yield the paths of the image whose mode or owner is wrong, and programs with privileges.
+    """Find paths whose mode or owner is wrong, and programs that have more rights than users.
 
-    The paths are looked at once, for all claims. Only the folders that must be open to everybody
-    depend on the claim.
+    Yields the subject of each claim with the result. All paths are looked at once, for all claims.
+    Only which folders must be open to everybody depends on the claim.
     """
     # Path -> what lstat says of it, for everything in the image.
     paths = read_image_paths().facts
     faults = find_faults(paths)
 
-    # Programs that run with other rights than their caller's: those of Debian's are expected.
+    # Programs that run with other rights than their caller's. Those that Debian packages brought
+    # are expected.
     privileged = sorted(path for path, facts in paths.items() if has_privileges(path, facts))
     files_of_debian = debian.read_package_files().md5
     strange = [path for path in privileged if path not in files_of_debian]
@@ -230,10 +231,11 @@ def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
 
 
 def list_validated(paths: Mapping[str, os.stat_result]) -> set[str]:
-    """Return the paths of the image that other checks validate and that every user needs.
+    """Return the paths of an image's files that every user must be able to read.
 
-    These are files of Python distributions and their bytecode, the Python environment, the CUDA
-    toolkit, our own files, and some that every program reads.
+    These are files of Python packages and their bytecode, the Python environment, the CUDA toolkit,
+    our own files, and some that every program reads. `paths` are all files of the image: what is
+    not among them is left out.
     """
     user, start, distributions = installed.read_user_python()
     validated = files_of_distributions(distributions)
@@ -481,10 +483,10 @@ def read_user(user: str, passwd: str = "/etc/passwd", group: str = "/etc/group")
 
 
 def judge(_subject: str, _expect: Expected, evidence: Measured) -> Finding:
-    """Fail where users can't read a file, or others than root can change one.
+    """Pass if users can read the files that they need, and only root can change them.
 
-    So does a program that runs with more rights than its caller's (setuid, setgid, capabilities)
-    and is not of a Debian package.
+    Also fails with programs that run with more rights than their caller's (setuid, setgid,
+    capabilities), unless a Debian package brought them.
     """
     if not evidence["files"]:
         return failed("no file was looked at")

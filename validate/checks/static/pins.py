@@ -389,10 +389,10 @@ def read_constants(file: Path) -> dict[str, str | None]:
 
 
 def judge(subject: str, expect: PinExpect, evidence: PinEvidence) -> Finding:
-    """Fail unless a distribution is installed once, at its version, and is what is imported.
+    """Pass if a pinned package is installed once, at its version, and `import` loads just that.
 
-    Its local version (`cu126` of `2.7.1+cu126`) must be one of `expect["locals"]`. Only for torch
-    there is a `cuda` to compare.
+    `subject` names the package. Its local version (`cu126` of `2.7.1+cu126`) must be one of
+    `expect["locals"]`. torch must also be built for the CUDA in `expect["cuda"]`.
     """
     copies = evidence["installed"]
     if not copies:
@@ -460,10 +460,10 @@ def find_torch_faults(expect: PinExpect, torch: TorchVersion) -> Iterator[str]:
 
 
 def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Finding:
-    """Fail where a locked distribution is missing or has another version, or one is not locked.
+    """Pass if the packages of the lock are installed, each once and at its version, and no others.
 
-    Local versions (`+cu126`) are not compared. What is not in the lock is a fault only if the claim
-    says `closed`. A locked distribution that is installed more than once is one, too.
+    Local versions (`+cu126`) are not compared. Other packages are a fault only if the claim says
+    `closed`.
     """
     expected = expect["versions"]
     measured = evidence["installed"]
@@ -486,9 +486,9 @@ def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Fin
 
 
 def judge_additions(_subject: str, expect: AdditionsExpect, evidence: LockEvidence) -> Finding:
-    """Fail where a derived image has what is known to fail: a package, variable or combination.
+    """Pass if nothing that a derived image added is known to fail in its base image.
 
-    `expect["known"]` are packages and variables that fail in its base image. `conflicts` are
+    `expect["known"]` lists packages and variables that fail there. `expect["conflicts"]` lists
     releases of packages that fail together, whether they were added or not.
     """
     measured = evidence["installed"]

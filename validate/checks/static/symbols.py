@@ -124,10 +124,11 @@ class SymbolTask(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
-    """Look up every symbol that a library or program of the environment needs.
+    """Look up every symbol that a library or program of the Python environment needs.
 
-    Yield each claimed subject with the libraries that lack a symbol, and what could stand in for
-    them.
+    Nothing is loaded: files are read as the loader would find them. Yields the subject of each
+    claim, and the libraries that lack a symbol, each with files beside it that could be meant in
+    its place (`alternatives`).
     """
     binaries = libraries.read_user_libraries().libraries
     for claim in claims:
@@ -228,9 +229,11 @@ def scope_of(process: Process, name: str, binaries: Sequence[Binary]) -> list[st
 def read_symbols(
     tasks: Sequence[SymbolTask],
 ) -> tuple[dict[str, Symbols], list[UnreadableFile]]:
-    """Return the symbols of each file in the tasks' scopes by path, and the unreadable files.
+    """Read the symbols of all files that the loader would search for these tasks.
 
-    An unreadable file is among the others, too: it has no symbols.
+    A task is a library or program to check, and its scope the files in which the loader looks for
+    the symbols that it needs. Returns path -> symbols, and a list of the files that can't be read:
+    these have no symbols.
     """
     paths: set[str] = set()
     for task in tasks:
@@ -257,9 +260,10 @@ def read_file(path: str) -> tuple[str, Symbols, str]:
 
 
 def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSymbols | None:
-    """Return what a library needs and no file of its scope exports; None: it lacks nothing.
+    """Return the symbols and versions that a library needs and does not get; None: it lacks none.
 
-    `symbols` is path -> what that file exports and needs.
+    `task` has the library, and its scope: the files in which the loader looks for symbols.
+    `symbols` is the path of a file -> what it exports and needs.
     """
     missing = symbols[task.path].undefined
     for path in task.scope:
@@ -303,10 +307,11 @@ def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSym
 def find_lacking_versions(
     task: SymbolTask, symbols: Mapping[str, Symbols]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield each symbol version that a needed library's file does not define.
+    """Yield what a library needs of others in a version that they do not define.
 
-    A version comes with the library's name and file. Files without any version are left out: the
-    loader does not compare versions with them.
+    `task` is the library to check. Yielded are the version of symbols (`GLIBC_2.38`), the name of
+    the other library (`libc.so.6`) and its file. Files that define no version at all are left out,
+    as the loader does not compare versions with them.
     """
     for name, needed_versions in symbols[task.path].needed_versions.items():
         # A library of the host's driver is not in the image: it has no file here.
@@ -344,7 +349,11 @@ def find_alternatives(
 
 
 def judge(_subject: str, expect: SymbolsExpect, evidence: SymbolsEvidence) -> Finding:
-    """Fail where a library lacks a symbol or a version of one, unless an exception allows it."""
+    """Pass if every library finds each symbol, in the version that it needs, in another library.
+
+    Fails with the libraries that lack some, but for those that `expect["exceptions"]` allow to;
+    with files that could not be read; and if there was no library to look at.
+    """
     if not evidence["checked"]:
         return failed("there is no library whose symbols could be looked up")
     faults = []
@@ -353,7 +362,9 @@ def judge(_subject: str, expect: SymbolsExpect, evidence: SymbolsEvidence) -> Fi
     for library in evidence["lacking"]:
         if not is_excused(library, expect["exceptions"]):
             faults.append(describe_lacking(library))
+    # The evidence lists only the first of many.
     faults += count_unlisted(evidence, "lacking", "libraries lack symbols")
+
     needs = f"{evidence['symbols']} symbols that {evidence['checked']} libraries and programs need"
     return conclude(faults, f"{needs} are there")
 

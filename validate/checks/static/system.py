@@ -126,7 +126,11 @@ class VerbsEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | VerbsEvidence]]:
-    """Start the programs (subject `tools`), and open the libraries (subject `verbs`)."""
+    """Yield the subject of each claim, and whether its programs start or its libraries load.
+
+    A claim `tools` names programs, such as git: each is started. A claim `verbs` names libraries of
+    InfiniBand: each is opened, and then the driver libraries that they find at run time.
+    """
     # The image's user, and how this user's Python starts: `start.path` is its sys.path.
     user, start, _ = installed.read_user_python()
     for claim in claims:
@@ -271,7 +275,7 @@ user who runs the suite has no name."""
 
 
 def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> Finding:
-    """Fail where a program is missing from the PATH or does not run."""
+    """Pass if every program in `expect["programs"]` is on the PATH, and printed its version."""
     faults = []
     for name in expect["programs"]:
         program = evidence["programs"][name]
@@ -291,10 +295,10 @@ def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> 
 
 
 def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> Finding:
-    """Fail where NCCL would not get a library, function or network driver of rdma-core.
+    """Pass if NCCL finds what it needs for InfiniBand: rdma-core's libraries and network drivers.
 
-    NCCL then uses sockets in place of RDMA, without an error. The verdict is UNPROVEN without NCCL,
-    and for an NCCL that opens other libraries than expected.
+    Without them, NCCL uses sockets in place of RDMA, without an error. UNPROVEN without NCCL, and
+    for an NCCL that opens other libraries than expected.
     """
     nccl = evidence["nccl"]
     libraries = expect["libraries"]

@@ -99,7 +99,11 @@ class ToolkitEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
-    """Yield the parts of each claim's toolkit, and what PATH, variables and the loader lead to."""
+    """Look at the CUDA toolkit that each claim names, and at what leads programs to it.
+
+    That is the PATH, CUDA_HOME and CUDA_PATH, the link /usr/local/cuda, and the loader's path.
+    Nothing is run. Yields the subject of each claim and the evidence.
+    """
     # What does not depend on the claim: the variables of the image's user, and torch.
     user, _, distributions = installed.read_user_python()
     variables = {name: user.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")}
@@ -165,7 +169,11 @@ def read_header(relative: str, macro: str, home: Path) -> Part:
 
 
 def read_library(stem: str, home: Path) -> Part:
-    """Return the files of a library (`libcudart`) of the toolkit in `home`, with their SONAMEs."""
+    """Return the files of a library (`libcudart`) of the CUDA toolkit in the folder `home`.
+
+    Each comes with its SONAME, the name by which programs ask for it. `links` are the files that a
+    linker opens.
+    """
     sonames: dict[str, str | None] = dict.fromkeys(list_library_files(stem, home))
     for path in sonames:
         # What can't be read stays without a SONAME, and the judge reports it.
@@ -320,9 +328,10 @@ def find_driver_libraries(search: SearchPath) -> list[DriverLibrary]:
 
 
 def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Finding:
-    """Fail unless a toolkit is whole, of one version and torch's major, and off the loader's path.
+    """Pass if the CUDA toolkit is whole, of one version, found by compilers, and not by the loader.
 
-    Another minor than that of torch's CUDA is a warning.
+    Its folders must not be on the loader's path, where they would hide torch's own CUDA libraries.
+    Its CUDA major must be torch's; another minor is only a warning in the reason.
     """
     home = expect["home"]
     version = expect["version"]

@@ -73,9 +73,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
 
 def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
-    """Fail where a wheel is for another Python or processor than the image's, and name it.
+    """Pass if every installed wheel was built for the image's Python and processor.
 
-    It is a fault, too, if no wheel says what it was built for.
+    Also fails if no wheel says what it was built for.
     """
     if not evidence["wheels"]:
         return failed("no installed wheel says what it was built for")

@@ -59,9 +59,10 @@ def _as_list(torch: Any, result: Any) -> list[Any]:
 
 
 def _tensor_error(computed: Any, reference: Any) -> float:
-    """Return the error of one tensor, as `measure_error` defines it.
+    """Return the largest difference of two tensors, as a part of the largest right value.
 
-    If all right values are 0, the difference itself counts.
+    `computed` may be wrong, `reference` is right. If all right values are 0, the difference itself
+    is returned. It is infinite if the shapes differ, or where one of both is not finite.
     """
     computed = computed.double()
     reference = reference.to(computed.device).double()
@@ -70,7 +71,8 @@ def _tensor_error(computed: Any, reference: Any) -> float:
     if not bool((computed - reference).isfinite().all()):
         return float("inf")
     largest_difference = float((computed - reference).abs().max())
-    return largest_difference / (float(reference.abs().max()) or 1.0)
+    largest_value = float(reference.abs().max())
+    return largest_difference / (largest_value or 1.0)
 
 
 def leave_end_unwritten(torch: Any, computed: Any) -> list[Any]:

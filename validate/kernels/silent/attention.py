@@ -35,10 +35,10 @@ def _reference(torch: Any, *inputs: Any, upstream: Any, mask: Any = None) -> lis
 
 
 def cudnn_attention_mask(torch: Any, device: str, length: int = 704) -> Comparison:
-    """Compare masked attention through cuDNN, with very low scores, with plain products.
+    """Compute masked attention by cuDNN with very low scores, and the right result in float32.
 
-    Every score is near -120, so the logsumexp of each row is below -88.7, from where on exp() of
-    the padding overflows in float32.
+    Returned are the output and the gradients. The fault is about scores near -120: the logsumexp of
+    each row is then below -88.7, where exp() of the padding overflows in float32.
     """
     query, key, value, upstream = (
         torch.randn(1, 1, length, 64, device=device, dtype=torch.bfloat16) for _ in range(4)
@@ -61,19 +61,23 @@ def cudnn_attention_mask(torch: Any, device: str, length: int = 704) -> Comparis
 
 
 def efficient_attention_long_mask(torch: Any, device: str, length: int = 66048) -> Comparison:
-    """Compare memory-efficient attention with a mask of more than 2^32 elements with products.
+    """Compute memory-efficient attention with a mask of more than 2^32 elements, and check its end.
 
-    Rows from number 2^32 / length on took another row's part of the mask. The last 64 are compared.
+    In versions with the fault, rows from number 2^32 / length on take another row's part of the
+    mask. So the last 64 rows are returned, together with the same rows by plain products in
+    float32. `length` is smaller in tests.
     """
     query, key, value = (
         torch.randn(1, 1, length, 64, device=device, dtype=torch.bfloat16) for _ in range(3)
     )
     mask = torch.randn(1, 1, length, length, device=device, dtype=torch.bfloat16)
-    backends = importlib.import_module("torch.nn.attention")
-    chosen = backends.SDPBackend.MATH
+
+    # A CPU has no memory-efficient attention.
+    attention = importlib.import_module("torch.nn.attention")
+    backend = attention.SDPBackend.MATH
     if query.is_cuda:
-        chosen = backends.SDPBackend.EFFICIENT_ATTENTION
-    with backends.sdpa_kernel([chosen]):
+        backend = attention.SDPBackend.EFFICIENT_ATTENTION
+    with attention.sdpa_kernel([backend]):
         output = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
     computed = output[0, 0, -64:].clone()
@@ -88,15 +92,18 @@ def efficient_attention_long_mask(torch: Any, device: str, length: int = 66048) 
 def flash_attention_large(
     torch: Any, device: str, batch: int = 16400, length: int = 128
 ) -> Comparison:
-    """Compare torch's FlashAttention of more than 2^31 elements in each input with products.
+    """Compute torch's FlashAttention over inputs of more than 2^31 elements, and check its end.
 
-    Outputs and gradients of the last two samples are compared: they depend on no others.
+    Returned are the outputs and gradients of the last two samples, which depend on no others,
+    together with the same by plain products in float32. `batch` and `length` are smaller in tests.
     """
     shape = (batch, 16, length, 64)
     inputs = [torch.randn(*shape, device=device, dtype=torch.bfloat16) for _ in range(3)]
     upstream = torch.randn(1, 16, length, 64, device=device, dtype=torch.bfloat16)
     upstream = upstream.expand(batch, -1, -1, -1)
+    # The output, and the gradients of query, key and value.
     computed = _attention_and_gradients(torch, "FLASH_ATTENTION", *inputs, upstream=upstream)
+
     last_inputs = [tensor[-2:] for tensor in inputs]
     reference = _reference(torch, *last_inputs, upstream=upstream[-2:])
     return Comparison(
@@ -105,9 +112,10 @@ def flash_attention_large(
 
 
 def flash_attn_padded(torch: Any, device: str) -> Comparison:
-    """Compare flash-attn's gradients of unused rows behind packed sequences with 0.
+    """Compute flash-attn's gradients of rows that belong to no sequence: they must be 0.
 
-    They must be 0 whatever lay in that memory before.
+    The rows lie behind packed sequences. The fault is that they keep what lay in that memory
+    before, so memory is filled with NaN first.
     """
     shape = (514, 4, 64)
     inputs = [

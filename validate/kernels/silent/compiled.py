@@ -42,15 +42,18 @@ def compile_arange(torch: Any, device: str) -> Comparison:
 
 
 def compile_stale_float(torch: Any, device: str) -> Comparison:
-    """Compare compiled closures over different numbers, and their gradients, with eager ones.
+    """Compile one function with four different limits, and return what each computes.
 
-    A compiled closure must not compute with the number of another. From the third number on,
-    Inductor makes the number an input of the compiled program, so there are four: two that are part
-    of a program, and two that are inputs.
+    Returned are outputs and gradients, by torch.compile and eagerly. The fault is that a compiled
+    function computes with the limit of another one. From the third limit on, Inductor makes it an
+    input of the compiled program, so there are four: two that are part of a program, and two that
+    are inputs.
     """
     x = (8 * torch.randn(16, 64, device=device)).requires_grad_()
 
     def make_program(limit: float) -> Callable[..., Any]:
+        """Return SwiGLU with its inputs limited, as a function that has the limit from here."""
+
         def swiglu(x: Any) -> Any:
             gate, up = torch.chunk(x, 2, dim=-1)
             limited_gate = torch.nn.functional.silu(gate).clamp(max=limit)
@@ -59,7 +62,7 @@ def compile_stale_float(torch: Any, device: str) -> Comparison:
         return swiglu
 
     def run_all(compile_program: Callable[..., Any]) -> list[Any]:
-        """Return the output and the gradient of the closure over each number."""
+        """Return the output and the gradient of the function with each limit."""
         results = []
         for limit in (10.0, 7.0, 5.0, 3.0):
             output = compile_program(make_program(limit))(x)
@@ -71,12 +74,14 @@ def compile_stale_float(torch: Any, device: str) -> Comparison:
 
 
 def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
-    """Compare a compiled scatter_reduce, which sums `count` rows into one, with the eager one.
+    """Sum rows by scatter_reduce, compiled by torch.compile and eagerly, and return both results.
 
     The fault is about rows that are themselves a sum with one number, here with a bias of 5.
+    `count` is the number of rows.
     """
 
     def sum_rows(x: Any, bias: Any, index: Any) -> Any:
+        """Add the bias to each row, and add all rows with the index 0 up. Returns shape (1, 1)."""
         rows = x + bias
         total = torch.zeros(1, 1, device=device)
         return total.scatter_reduce(0, index.unsqueeze(-1).expand_as(rows), rows, "sum")
@@ -102,12 +107,14 @@ def compile_index_add(torch: Any, device: str) -> Comparison:
 
 
 def compile_dropout_alias(torch: Any, device: str) -> Comparison:
-    """Compare a compiled change in place of what a dropout that is off returns with the eager one.
+    """Double what a switched-off dropout returns in place, compiled by torch.compile and eagerly.
 
-    Such a dropout returns its input, so the input changes as well. Both are compared.
+    Such a dropout returns its input itself, so the input must change as well: both are returned.
+    The fault is that compiled code leaves the input as it was.
     """
 
     def double_in_place(x: Any) -> Any:
+        """Return the doubled output of the dropout, and the input."""
         y = torch.nn.functional.dropout(x, 0.5, False)
         y += y
         return y, x
@@ -116,17 +123,24 @@ def compile_dropout_alias(torch: Any, device: str) -> Comparison:
 
 
 def compile_item_loop(torch: Any, device: str) -> Comparison:
-    """Compare five compiled steps of Adam, which read the step number by `item()`, with eager."""
+    """Train five steps of Adam, compiled by torch.compile and eagerly, and return both results.
+
+    The fault is about addcdiv_ with numbers that were read by `item()` in a loop: here, the number
+    of the step.
+    """
 
     def adam_step(parameter: Any, gradient: Any, mean: Any, square: Any, steps: Any) -> Any:
+        """Change a parameter, the running means of Adam and the number of steps, in place."""
         steps.add_(1)
         mean.mul_(0.9).add_(gradient, alpha=0.1)
         square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        # Both means start at 0, and are corrected for that by the number of the step.
         step = steps.item()
         denominator = (square.sqrt() / (1 - 0.999**step) ** 0.5).add_(1e-8)
         parameter.addcdiv_(mean, denominator, value=-0.001 / (1 - 0.9**step))
 
     def train(start: Any, gradient: Any) -> Any:
+        """Return how far five steps with the same gradient move a parameter."""
         parameter = start.clone()
         mean = torch.zeros_like(start)
         square = torch.zeros_like(start)

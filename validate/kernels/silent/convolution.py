@@ -10,11 +10,12 @@ from validate.kernels.silent import Comparison
 def conv3d_bfloat16(
     torch: Any, device: str, depth: int = 124, height: int = 1282, width: int = 722
 ) -> Comparison:
-    """Compare a convolution of a large volume in bfloat16, flat in depth, with float32.
+    """Compute a convolution of a large volume in bfloat16, and the right result in float32.
 
-    The fault is about large volumes: by default this one has 1.8 * 10^9 elements. The kernel spans
-    one plane, so the reference is computed plane by plane, as a two-dimensional convolution in
-    float32. Every eighth line of each plane is compared.
+    The fault is about large volumes: by default this one has 1.8 * 10^9 elements. The convolution
+    mixes no planes (its size in depth is 1), so the right result is computed plane by plane, as a
+    two-dimensional convolution. Every eighth line of each plane is compared. `depth`, `height` and
+    `width` are smaller in tests.
     """
     # Each result is a sum of 16 * 1 * 3 * 3 = 144 products. Weights are divided by the root of
     # that, 12, so that results are near 1.
@@ -80,7 +81,10 @@ def _wait(torch: Any, device: str) -> None:
 
 
 def cpu_conv3d_strided(torch: Any, device: str) -> Comparison:
-    """Compare a strided convolution of channels-last volumes in bfloat16 with float32."""
+    """Compute a convolution with a stride in bfloat16, and the same in float32 as the right result.
+
+    The fault is about CPUs with AMX, and volumes whose last extent becomes 1.
+    """
     # Each result is a sum of 64 * 3 * 3 * 3 = 1728 products. Weights are divided by the root of
     # that, about 42, so that results are near 1.
     channels_last = torch.channels_last_3d

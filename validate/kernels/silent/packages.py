@@ -28,9 +28,10 @@ def _make_liger_module(name: str, **options: Any) -> Any:
 
 
 def liger_fused_none(torch: Any, device: str) -> Comparison:
-    """Compare Liger's linear layer fused with cross entropy, by token, with plain torch.
+    """Compute Liger's fused linear layer and cross entropy with a loss for each token.
 
-    Losses are weighted by token, and gradients are compared as well: each weight must reach them.
+    Returned are the losses and gradients, together with plain torch's. The gradients are those of a
+    sum that weights each token otherwise: the fault is that the weights do not reach them.
     """
     fused = _make_liger_module("LigerFusedLinearCrossEntropyLoss", reduction="none")
     x = torch.randn(40, 32, device=device, requires_grad=True)
@@ -43,6 +44,7 @@ def liger_fused_none(torch: Any, device: str) -> Comparison:
     right_losses = torch.nn.functional.cross_entropy(logits, target, reduction="none")
 
     def with_gradients(losses: Any) -> list[Any]:
+        """Return the losses, and the gradients of their weighted sum for `x` and `layer`."""
         weighted = (losses * token_weights).sum()
         return [losses, *torch.autograd.grad(weighted, (x, layer))]
 
@@ -50,15 +52,17 @@ def liger_fused_none(torch: Any, device: str) -> Comparison:
 
 
 def liger_ce_in_place(torch: Any, device: str) -> Comparison:
-    """Compare the gradient through a softmax and Liger's cross entropy with plain torch's.
+    """Compute the gradient through a softmax and Liger's cross entropy, and plain torch's.
 
-    Liger writes its gradient over its input, which softmax keeps for its own backward.
+    The fault is that Liger writes its gradient over its input: that is the softmax's output, which
+    its own backward needs.
     """
     liger_loss = _make_liger_module("LigerCrossEntropyLoss")
     target = torch.randint(0, 101, (32,), device=device)
     scores = (3 * torch.randn(32, 101, device=device)).requires_grad_()
 
     def gradient_through(loss: Any) -> Any:
+        """Return the gradient of the scores."""
         return torch.autograd.grad(loss(scores.softmax(-1), target), scores)[0]
 
     return Comparison(
@@ -79,10 +83,10 @@ def liger_rms_large(torch: Any, device: str, rows: int = 2**23 + 64) -> Comparis
 
 
 def fp8_scale_result(torch: Any, device: str) -> Comparison:
-    """Compare an FP8 product with `scale_result` 0.25, which was ignored, with float32.
+    """Multiply FP8 matrices with `scale_result=0.25`, and compute the right result in float32.
 
-    The reference is the product of the same FP8 numbers in float32, times 0.25. Without the 0.25
-    it is the wrong result that must be noticed.
+    The fault is that torch ignored `scale_result`. So the product without the 0.25 is the wrong
+    result that must be noticed.
     """
     left = torch.randn(256, 1024, device=device)
     right = torch.randn(1536, 1024, device=device)
