@@ -343,7 +343,7 @@ def test_a_working_folder_of_root_fails_with_the_line_that_mends_it() -> None:
 
 
 def run_command(line: str, tmp_path: Path, seconds: float = 60) -> _command.CommandEvidence:
-    return _command.run_line(line, seconds, str(tmp_path))
+    return _command.run(line, seconds, str(tmp_path))
 
 
 def test_a_command_that_ends_with_0_passes(tmp_path: Path) -> None:
