@@ -50,9 +50,9 @@ def parse(name: str, text: str) -> YamlFile:
         if node is None:
             then = by_installation(
                 checkout=f"`git checkout {name}` brings it back",
-                installed="write at least one key into it, or remove it",
+                installed="write its content, or remove the file if you do not need it",
             )
-            raise wrong(f"{name}:1", "is empty", then)
+            raise wrong(name, "the file is empty", then)
         lines: dict[Path, int] = {}
         duplicates: list[Problem] = []
         # Fills `lines` and `duplicates`, too.

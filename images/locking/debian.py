@@ -280,12 +280,12 @@ def printed_files(printed: str) -> dict[str, str]:
         # or the address is on no known mirror.
         if not re.fullmatch(_PACKAGE, f"{digest}  {path}\n"):
             cause = (
-                f"apt-get names {address} for this package without sha256, or on no mirror that "
-                "build steps would ask"
+                f"apt-get would fetch this package from {address}, and a build can't: it is on "
+                "none of the mirrors that a build uses, or its mirror gives no sha256 for it"
             )
             then = (
-                "set DEBIAN_MIRROR and DEBIAN_SECURITY_MIRROR to addresses that begin with http:// "
-                "or https://"
+                "set the variables DEBIAN_MIRROR and DEBIAN_SECURITY_MIRROR to http:// or https:// "
+                "mirrors that have the package, with sha256 in their lists, then lock again"
             )
             raise failed(file_name(address), cause, then)
         files[path] = digest

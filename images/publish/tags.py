@@ -253,8 +253,9 @@ def find_refusal(
         if absent:
             reason += f": {'; '.join(absent)}"
         then = (
-            "publish the image of that platform, too, with a --gate of tiers that it passed "
-            "(static,cpu, say); or let the tag lose it with --drop-platforms"
+            f"publish the images of these platforms first (`{command('publish', 'NAME')}`, with "
+            "`--gate static,cpu` if they have not run on a GPU), then this one again; or let the "
+            "tag lose them with --drop-platforms"
         )
         return Refusal(reason, then)
     return None

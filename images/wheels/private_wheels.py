@@ -132,7 +132,13 @@ def _fetch(package: Package, url: str, index: PrivateIndex, target: Path, again:
             problem = index_access.explain(error, package.wheel, index, again)
             raise UserError(problem, code=1) from None
         if not _has_hash(partial, package):
-            cause = f"gave another file as {package.wheel} than the lock has: refused"
-            then = f"something on the way may rewrite files: ask who runs the index; then `{again}`"
+            cause = (
+                f"the file {package.wheel} that came from this index is not the one in the lock "
+                "(it has another sha256), and was not taken"
+            )
+            then = (
+                f"if a proxy of yours rewrites downloads, go round it, then `{again}`; if the "
+                f"index has a new file of this name, `{command('lock', 'NAME')}` takes it"
+            )
             raise failed(str(index), cause, then)
         partial.replace(target)

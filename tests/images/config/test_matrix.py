@@ -92,8 +92,8 @@ def test_the_toolkit_needs_a_layer_above_it_and_one_below(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "beginning"),
     [
-        ("", "matrix.yaml:1: is empty"),
-        ("# only a comment\n", "matrix.yaml:1: is empty"),
+        ("", "matrix.yaml: the file is empty"),
+        ("# only a comment\n", "matrix.yaml: the file is empty"),
         ("a: [1, 2\nb: 3\n", "matrix.yaml:2: is not YAML"),
         ("a: 1\n\tb: 2\n", "matrix.yaml:2: is not YAML"),
         ("- 1\n", "matrix.yaml:1: "),

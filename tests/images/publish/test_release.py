@@ -302,7 +302,7 @@ def test_a_published_name_loses_a_platform_only_where_that_is_asked_for(
 
     cause = (
         r"linux/arm64, and what is to be published has none: the gpu tier was not judged\n"
-        r" +next: publish the image of that platform, too"
+        r" +next: publish the images of these platforms first"
     )
     with pytest.raises(UserError, match=cause):
         repositories.publish(AMD64_NAME, 2, gate=STATIC_AND_GPU)

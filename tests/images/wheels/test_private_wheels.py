@@ -140,7 +140,7 @@ def test_a_file_that_something_rewrites_on_the_way_is_refused(
 
     problem = problem_of_obtaining(private, lock, tmp_path)
 
-    assert f"gave another file as {WHEEL} than the lock has: refused" in problem
+    assert f"the file {WHEEL} that came from this index is not the one in the lock" in problem
     assert not list(tmp_path.rglob(WHEEL))
 
 
