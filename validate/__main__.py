@@ -22,7 +22,8 @@ COMMANDS = {
 def main() -> int:
     """Run the command that the first argument names, or else the suite, and return its exit status.
 
-    The suite reads the arguments (sys.argv) itself; a command gets those after its name.
+    COMMANDS maps the names of commands to their modules. A command gets the arguments after its
+    name; the suite reads all of sys.argv itself.
     """
     put_parent_folder_on_path()
     command = sys.argv[1] if len(sys.argv) > 1 else ""

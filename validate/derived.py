@@ -90,9 +90,10 @@ NOTHING_DECLARED = Declaration()
 
 
 def parse_declaration(text: str) -> Declaration:
-    """Return what the content of the file DECLARATION declares; nothing if it is empty.
+    """Read the TOML in which a derived image declares what it changes on purpose.
 
-    Raises ValueError with a sentence that says what is wrong, and where.
+    `text` is the content of that file, DECLARATION; an empty one declares nothing. Raises
+    ValueError with a sentence that says what is wrong.
 
         [replaces]
         transformers = "5.24.0"
@@ -138,15 +139,17 @@ def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _texts(tables: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return a table whose values are texts.
+    """Return a table of a declaration in which every value must be a text; {} if it has none.
 
-    Raises ValueError if a value is none. TOML reads `transformers = 4.57` as a number.
+    tables: the whole declaration, as TOML is parsed. name: that of the table: `replaces`.
+
+    Raises ValueError if a value is no text: TOML reads `transformers = 4.57` as a number.
     """
     texts = {}
     table = _table(tables, name)
     for key, value in table.items():
         if not isinstance(value, str):
-            # What the line must be.
+            # The line as it must be written: the value in quotes.
             line = f'{key} = "{value}"'
             cause = f"[{name}] {key} must be a text: {line}"
             raise ValueError(cause)
@@ -155,7 +158,13 @@ def _texts(tables: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def _parse_command(name: str, table: object) -> Command:
-    """Return a command of a declaration. Raises ValueError if the table does not describe one."""
+    """Return a command that a derived image declares as a program that must end with 0.
+
+    name: the command's. table: its keys in TOML: `run` is a line for the shell, `tier` says whether
+        it needs a GPU (`cpu` by default), `seconds` is its time limit.
+
+    Raises ValueError if the table does not describe a command.
+    """
     where = f"[commands.{name}]"
     if not isinstance(table, Mapping):
         raise ValueError(f'{where} needs a line `run = "COMMAND"`')
@@ -174,7 +183,7 @@ def _parse_command(name: str, table: object) -> Command:
         raise ValueError(f"{where} {cause}")
 
     seconds = table.get("seconds", _COMMAND_SECONDS)
-    # `isinstance` takes `true` for a number, too.
+    # `isinstance(seconds, int)` would take `true` for a number, too.
     is_whole_number = type(seconds) is int
     if not is_whole_number or seconds < 1:
         cause = f"seconds is {seconds!r}: it must be a whole number above 0"
@@ -186,12 +195,14 @@ def _parse_command(name: str, table: object) -> Command:
 def derived_claims(
     base: ClaimSet, rules: DerivedRules, declared: Declaration = NOTHING_DECLARED
 ) -> ClaimSet:
-    """Return the claims that a derived image is held to.
+    """Return the claims (what an image must have) that a derived image is held to.
 
     They are the claims of its base image, loosened where a derived image may differ; claims about
     what it adds; one about the state after `import torch`; and its own commands.
 
-    `base`: the claims of the base image.
+    base: the claims of the base image.
+    rules: what is known about images on this base, such as packages that fail in it.
+    declared: what this image says that it changes on purpose.
     """
     pinned = pinned_packages(base)
     claims = []
@@ -204,6 +215,7 @@ def derived_claims(
         "known": rules["failing"],
         "conflicts": rules["conflicts"],
     }
+    # The claim about additions is made from the one on the lock, whose probe lists all packages.
     for base_claim in base.claims:
         if base_claim.key == LOCK_CLAIM:
             claims.append(_additions_claim(base_claim, additions))
@@ -226,7 +238,11 @@ def _additions_claim(lock_claim: Claim, expect: AdditionsExpect) -> Claim:
 
 
 def _claims_about_additions(base: ClaimSet, rules: DerivedRules) -> list[Claim]:
-    """Return the claims about what a derived image adds, whatever that is."""
+    """Return the claims about what a derived image adds to its base image, whatever that is.
+
+    They are about its folders, its added packages, and the state after `import torch`. A claim
+    names the probe that measures it, and `expect` is what the result is compared with.
+    """
     versions = base_versions(base)
     return [
         Claim(
@@ -265,7 +281,10 @@ def _claims_about_additions(base: ClaimSet, rules: DerivedRules) -> list[Claim]:
 
 
 def _claims_about_commands(declared: Declaration) -> list[Claim]:
-    """Return a claim for each command that the derived image declares."""
+    """Return a claim for each command that the derived image declares: that it ends with 0.
+
+    The command's tier, `cpu` or `gpu`, also decides which probe runs it.
+    """
     claims = []
     for name, command in declared.commands.items():
         claims.append(
@@ -287,9 +306,10 @@ def pinned_packages(base: ClaimSet) -> list[str]:
 
 
 def base_versions(base: ClaimSet) -> dict[str, str]:
-    """Return the packages of a base image -> their versions, by its claims.
+    """Return the versions of a base image's packages, by name and sorted, as its claims state them.
 
-    The version is empty for an optional package that the lock does not have.
+    The version is empty for an optional package that the lock (the list of pinned versions) does
+    not have.
     """
     versions: dict[str, str] = {}
     # The claim on the lock has the versions of all packages in it.
@@ -309,11 +329,13 @@ def base_versions(base: ClaimSet) -> dict[str, str]:
 def _loosened(
     base_claim: Claim, pinned: list[str], rules: DerivedRules, declared: Declaration
 ) -> Claim:
-    """Return a claim of the base image as a derived image is held to it.
+    """Return a claim of the base image as a derived image is held to it; the given one stays.
 
-    Which claims are loosened is told by the keys of what they expect, so that it holds for every
-    claim of a check. Their judges know what each key means. `pinned`: the packages that no addition
-    may move.
+    The keys of `expect`, what a claim's judge compares with, tell how to loosen it: so all claims
+    of one kind are treated alike. A claim without such keys stays as it is.
+
+    pinned: the packages whose versions no addition may change.
+    rules: which variables a derived image may set. declared: what it says that it changes.
     """
     expect = dict(base_claim.expect)
     # The judges of these are told that the image is a derived one: `image/settings` and others then
@@ -329,12 +351,14 @@ def _loosened(
         expect["declared"] = dict(declared.variables)
         expect["harmless"] = rules["harmless_variables"]
 
-    # Users put their files into /workspace.
+    # Files that an image must not have, by pattern -> what they are. Users put their own into
+    # /workspace, so that pattern is dropped.
     if "leftovers" in expect:
         # The longest pattern that matches a file counts.
         leftovers = {_ADDITIONS: "packages that the image's user added", **expect["leftovers"]}
         leftovers.pop(_USERS_FILES, None)
         expect["leftovers"] = leftovers
+        # Patterns of leftovers that are reported and are no fault.
         expect["told"] = [_ADDITIONS, *_REPORTED_LEFTOVERS]
 
     # Labels that do not name us, such as the title, are the user's to set.

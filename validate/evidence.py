@@ -152,13 +152,14 @@ class Evidence:
 
     @classmethod
     def loads(cls, text: str) -> Evidence:
-        """Return the evidence in a text that `dumps` wrote.
+        """Return the evidence (what was measured of an image) in a text that `dumps` wrote.
 
-        Raises ValueError if the text states a `sha256` that its content does not have, or is of
-        another schema version. It may state none.
+        A text without `sha256` is read as well. Raises ValueError if its `sha256` is not that of
+        its content, if it is of another schema version, or if it is no JSON; LookupError or
+        TypeError if keys are missing or unknown.
         """
         data = json.loads(text)
-        # The digest is that of all the rest (_content).
+        # The digest is that of all other keys.
         stated_sha256 = data.pop("sha256", None)
         sha256 = _sha256(data)
         if stated_sha256 is not None and stated_sha256 != sha256:
@@ -183,7 +184,7 @@ def _sha256(data: Mapping[str, Any]) -> str:
 
 
 def strict_json(value: Any) -> Any:
-    """Return a value as strict JSON can hold it, however deep.
+    """Return a value in a form that strict JSON can hold, with all that is nested in it.
 
     Not-a-number and infinity become text (`nan`), which no judge takes for a number. Bytes of a
     file's name that are no UTF-8 become escapes. Keys become text; sets and tuples become lists.

@@ -90,9 +90,10 @@ def as_json() -> bytes:
 
 
 def _read_rows() -> Sequence[Mapping[str, str]]:
-    """Return the rows of the table, each a mapping from a field of Hint to its text.
+    """Return the rows of the table of hints, each a mapping from a field of Hint to its text.
 
-    They come from JSON in a container, which may lack a reader of YAML, else from hints.yaml.
+    In a container they come from a JSON file that was generated for it, because a reader of YAML
+    may be missing there; elsewhere from hints.yaml.
     """
     generated = TABLE.with_name(IN_CONTAINERS)
     if generated.is_file():
@@ -116,8 +117,9 @@ def find(texts: Iterable[str]) -> tuple[Hint, ...]:
 def explain_lines(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
     """Yield each hint that explains a line of these texts, with the first line that it explains.
 
-    A line is explained by the first hint of the table that matches it. Lines that nothing explains
-    yield nothing.
+    A hint has the pattern of an error, its cause and its fix. A line is explained by the first hint
+    of the table that matches it; lines that no hint matches are passed over. Lines are yielded
+    without colours and frames.
     """
     # A dict, as a set that keeps its order: logs repeat lines, and matching is slow.
     lines: dict[str, None] = {}
@@ -163,6 +165,7 @@ def main(arguments: Sequence[str] | None = None, spell_commands: Callable[[str],
 
     0: a known error was found; 1: none was; 2: there is nothing to read.
 
+    arguments: those of the command line, without the program's name; None: sys.argv's.
     spell_commands: gets the text of a fix, and returns it with its commands as they are called in
         this installation.
     """
@@ -207,7 +210,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _print_hint(hint: Hint, line: str) -> None:
-    """Print a line of an error, and its known cause, fix and source, wrapped for the terminal."""
+    """Print a line of an error, and its known cause, fix and source, wrapped for the terminal.
+
+    A very long line is cut, and an empty line follows.
+    """
     width = terminal.width_of(sys.stdout)
     paragraphs = (
         line[:_LONGEST],
@@ -232,7 +238,7 @@ def _read_text(argument: str) -> str:
     """
     if argument == _STANDARD_INPUT:
         return sys.stdin.buffer.read().decode("utf-8", "replace")
-    # What is empty, so long, or of several lines is no name of a file, but an error text.
+    # An empty text, a very long one, or one of several lines is an error, not the name of a file.
     if not 0 < len(argument) <= _LONGEST or "\n" in argument:
         return argument
 

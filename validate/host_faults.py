@@ -40,10 +40,13 @@ def gpu_is_off_the_bus(facts: HostFacts) -> Iterator[str]:
 
 
 def kernel_module_is_not_loaded(facts: HostFacts) -> Iterator[str]:
-    """Yield a fault if GPUs are on the bus and no kernel module of NVIDIA is loaded.
+    """Yield a fault if GPUs are on the PCI bus and no kernel module of NVIDIA is loaded.
 
-    The module was not built for this kernel, Secure Boot refuses it, or nouveau has the GPU. Under
-    WSL none is needed, and if Windows' driver is silent, windows_driver_is_silent says so.
+    Causes: the module was not built for this kernel, Secure Boot refuses it, or nouveau has the
+    GPU. Under WSL (Linux in Windows) no module is needed, and if Windows' driver is silent,
+    windows_driver_is_silent says so.
+
+    facts: what was read of the machine; its `pci` lists the GPUs on the bus.
 
     https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
     """
@@ -102,10 +105,13 @@ HARDWARE_XIDS = {
 
 
 def driver_logged_a_fault(facts: HostFacts) -> Iterator[str]:
-    """Yield the last three faults in the driver's log.
+    """Yield the last three faults in the driver's log, each as its text in the log.
 
-    A fault is an Xid of hardware, or an entry without an Xid: a GPU that the driver could not start
-    (RmInitAdapter, NVIDIA/open-gpu-kernel-modules#326), or a module of another release.
+    A fault is an error of hardware by its Xid (NVIDIA's number of an error), or an entry without an
+    Xid: a GPU that the driver could not start (RmInitAdapter,
+    NVIDIA/open-gpu-kernel-modules#326), or a module of another release.
+
+    facts: what was read of the machine; its `log` has the driver's entries.
     """
     # Without a module, kernel_module_is_not_loaded says what is wrong, and the log is an old one.
     if not facts["module_loaded"]:
@@ -261,7 +267,9 @@ def of_evidence(evidence: object) -> str:
 def of_error(error: Mapping[str, Any]) -> str:
     """Return the fault of the machine that an error's numbers stand for; empty if for none.
 
-    error: as harness.forked.describe_error records an exception (ErrorEvidence).
+    error: an exception as harness.forked.describe_error records it (ErrorEvidence). The keys that
+        are read here are there only if the exception had such a number: `cuda_error` and the
+        `cuda_call` that gave it, `errno` and the `failed_call`, `nccl_transport`.
     """
     code, call = error.get("cuda_error"), error.get("cuda_call")
     if code in CUDA_ERRORS:

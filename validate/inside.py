@@ -41,7 +41,11 @@ _CANNOT_RUN = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and judge this image, print the verdict, and return the exit status.
 
-    0: no required claim failed; 1: one failed; 2: it could not be measured.
+    A claim is a thing that the image must have; claims fall into tiers by what measuring them needs
+    (files, a CPU, one GPU, several). Exit status 0: no required claim failed; 1: one failed; 2: it
+    could not be measured.
+
+    arguments: those of the command line, without the program's name; None: sys.argv's.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -65,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _CANNOT_RUN
 
     verdict = explain(judge(claims, evidence, tiers))
+    # `unread`: claims that are not judged, because this user may not read enough files.
     verdict, unread = split_unread(verdict)
     left_out = describe_left_out(of_image.in_tiers(tiers), unread)
     not_run = "" if options.tier else _why_tiers_are_left_out(tiers)
@@ -73,12 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _claims_of_image() -> ClaimSet:
-    """Return the claims that the image is held to, with those that a container can't measure.
+    """Return all claims (what the image must have), even those that a container can't measure.
 
-    A container does not know whether its image stands on ours. So it is held to the claims of such
-    an image, which hold for our own image, too.
+    A container can't tell whether its image is our own or one that a user built on ours. So it is
+    held to the claims of a user's image, which hold for our own, too. What the user changed on
+    purpose stands in the file DECLARATION, if there is one.
 
-    Raises OSError, ValueError, LookupError or TypeError if a file cannot be read.
+    Raises OSError, ValueError, LookupError or TypeError if a file cannot be read or is damaged.
     """
     base = ClaimSet.loads(CLAIMS.read_text(encoding="utf-8"))
     rules = json.loads(CLAIMS.with_name(RULES).read_text(encoding="utf-8"))
@@ -92,7 +98,7 @@ def _claims_of_image() -> ClaimSet:
 def reason_left_out(claim: Claim) -> str:
     """Return why a container can't measure a claim about its own image; empty: it can.
 
-    A validation run on the host reads files as root. Here the container's user reads what it can.
+    A claim is a thing that the image must have; its probe is the function that measures it.
     """
     if not claim.is_of_container:
         return "only an engine's host sees the settings and layers of an image"
@@ -104,9 +110,10 @@ def reason_left_out(claim: Claim) -> str:
 
 
 def split_unread(verdict: Verdict) -> tuple[Verdict, list[ClaimVerdict]]:
-    """Take claims out of a verdict for which this user may not read enough, and return both.
+    """Return the verdict without the claims for which this user may not read enough, and these.
 
-    These are claims that need root, and of which the files that this user may read show no fault.
+    They are claims whose probe needs root, and that are UNPROVEN: the files that this user may read
+    show no fault, and the others could not be read.
     """
     judged = []
     unread = []
@@ -122,7 +129,11 @@ def split_unread(verdict: Verdict) -> tuple[Verdict, list[ClaimVerdict]]:
 def describe_left_out(of_image: ClaimSet, unread: Sequence[ClaimVerdict]) -> list[str]:
     """Return lines that say which claims are not judged here, why, and how they are judged.
 
-    `of_image`: all claims of the image. `unread`: those of `split_unread`.
+    Empty if all are judged.
+
+    of_image: all claims of the image, among which reason_left_out finds those that a container
+        can't measure.
+    unread: claims that were taken out because this user may not read enough (split_unread).
     """
     # Reason -> the claims that are left out for it. They are the keys of a dict, as each name is
     # to stand once.
@@ -131,7 +142,8 @@ def describe_left_out(of_image: ClaimSet, unread: Sequence[ClaimVerdict]) -> lis
         reason = reason_left_out(claim)
         if not reason:
             continue
-        # Of other checks, all claims are left out.
+        # A check is a kind of claims. All claims of the other checks are left out, so the name of
+        # the check stands for them.
         name = claim.key if claim.key == _LEFTOVERS else claim.check
         names_by_reason.setdefault(reason, {})[name] = None
     for claim_verdict in unread:
@@ -151,10 +163,13 @@ def describe_left_out(of_image: ClaimSet, unread: Sequence[ClaimVerdict]) -> lis
 
 
 def _measure(claims: ClaimSet, tiers: Sequence[Tier]) -> Evidence:
-    """Run the probes of these claims, and report progress on stderr.
+    """Run the probes that measure these claims, and return the evidence: what they measured.
 
-    `tiers`: those of the claims, to be named. Raises OSError if the suite cannot write its
-    temporary files.
+    Progress is reported on stderr. The evidence also has the faults of the machine.
+
+    tiers: those of the claims, only to be named in the report.
+
+    Raises OSError if the suite cannot write its temporary files.
     """
     # A claim that is known to be unproven is not measured.
     count = len({claim.probe for claim in claims.claims if not claim.unproven})
@@ -203,7 +218,11 @@ def _print_verdict(
 
 
 def default_tiers() -> list[Tier]:
-    """Return the tiers that can be measured here, by the number of GPUs that the driver names."""
+    """Return the tiers that can be measured here, by the number of GPUs that the driver names.
+
+    A tier is what a measurement needs: files only, a CPU, one GPU, several GPUs. Without a driver
+    there are no GPUs.
+    """
     try:
         gpu_count = len(nvml.read_by_nvml()["gpus"])
     except nvml.DriverError:
@@ -229,7 +248,8 @@ def _why_tiers_are_left_out(tiers: Sequence[Tier]) -> str:
 def _missing_driver(tiers: Sequence[Tier]) -> str:
     """Return why the tiers that need a GPU cannot be measured here.
 
-    Empty: they can, or none of these tiers needs one.
+    Empty: they can, or none of these tiers needs one. Whether there is a driver is told by loading
+    its library, libcuda.
     """
     gpu_tiers = [tier for tier in tiers if tier in (Tier.GPU, Tier.MULTIGPU)]
     if not gpu_tiers:

@@ -72,7 +72,8 @@ def judge(
 ) -> Verdict:
     """Compare what an image must have (claims) with what was measured of it (evidence).
 
-    Returns a verdict for each claim, such as PASS or FAIL, with a reason. Nothing is run.
+    Returns the image's verdict, which has one for each claim, such as PASS or FAIL, with a reason.
+    Nothing is run.
 
     tiers: only claims of these are judged; by default, all.
     judges: functions that judge in place of those in the checks' own files, by the name of the
@@ -118,6 +119,7 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
     """Return the verdict of a claim by the evidence of a run: PASS, FAIL and so on, with a reason.
 
     A failure becomes UNPROVEN if it is known to come from the machine, such as a broken driver.
+    Characters of the reason that a terminal can't print are escaped.
 
     judging: the function that judges such claims; None: the suite has none.
     """
@@ -186,8 +188,8 @@ def _fault_of_host(claim: Claim, measured: Mapping[str, Any], host: Mapping[str,
     """Return the fault of the machine that explains a failure on its GPUs.
 
     A fault that was seen on the machine (`host["faults"]`) comes first, then the error numbers in
-    what was measured. The wording of an error never decides. Empty: the machine explains nothing,
-    or the claim needs no GPU.
+    what was measured (`measured`). The wording of an error never decides. Empty: the machine
+    explains nothing, or the claim's tier (what measuring it needs) has no GPU.
     """
     if claim.tier not in (Tier.GPU, Tier.MULTIGPU):
         return ""
@@ -243,9 +245,14 @@ def _nothing_measured(claim: Claim, record: Record) -> Finding:
 def apply_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Finding:
     """Return what a judge says about the evidence of a claim, or the finding that needs no judge.
 
-    A claim that is not applicable was not measured (suite.py). A measurement that raised an error
-    (`harness.forked.attempt`) is a FAIL: its reason is the error, environment variables that may
-    explain it, and the claim's own explanation (`fault`) if it has one.
+    A finding is a status, such as PASS, and its reason. Two need no judge:
+
+    - A claim whose `expect` says why it is not applicable here was not measured.
+    - A measurement that raised an error (`evidence["error"]`) is a FAIL. Its reason is the error,
+      environment variables that may explain it, and the claim's own explanation (`fault`).
+
+    judging: the function that judges such claims. It raises an error, such as KeyError,
+        if it can't read the evidence.
     """
     not_applicable_reason = claim.expect.get("not_applicable")
     if not_applicable_reason:

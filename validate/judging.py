@@ -99,10 +99,12 @@ _TELLING = re.compile(r"fatal|error|assert|undefined|cannot|no such", re.IGNOREC
 
 
 def conclude(faults: Iterable[str], good: str) -> Finding:
-    """Return FAIL with the first faults and a count of the others, or PASS with `good` if none.
+    """Return FAIL with the first faults and a count of the others, or PASS if there are none.
 
     A fault that is there twice counts once. A path below site-packages is shown from there on:
     `torch/lib/libc10.so`.
+
+    good: the reason of the PASS: a sentence that says what holds.
     """
     shortened = []
     for fault in dict.fromkeys(faults):
@@ -146,11 +148,13 @@ def root_cause(error: Mapping[str, Any]) -> str:
     For example `CompilationError: at 5:12: (no such file: cuda.h)`. Compilers print a headline
     first and the cause further down, or only in the log.
 
-    error: its `kind`, `message` and, if something was printed, `log`.
+    error: an exception as evidence: its class (`kind`), its `message` and, if it was raised in a
+        process of its own, the end of what that printed (`log`).
     """
     headline, _, further_lines = str(error["message"]).strip().partition("\n")
     detail = telling_line(further_lines) or telling_line(str(error.get("log", "")))
     text = f"{error['kind']}: {headline[:_LINE_CHARACTERS]}"
+    # Neither of the two lines may repeat the other.
     if detail and detail not in headline and headline not in detail:
         return f"{text} ({detail})"
     return text

@@ -39,7 +39,7 @@ def lines(
     not_run: str = "",
     left_out: Sequence[str] = (),
 ) -> list[str]:
-    """Return the report that a person reads, a paragraph in each line.
+    """Return the report about an image that a person reads, one paragraph an element.
 
     First come the faults of the machine and the claims that do not hold, with their reasons and
     hints; then a count of the claims that hold; at the end the summary and, once more, the names
@@ -80,7 +80,10 @@ def lines(
 def _title(verdict: Verdict, reference: str) -> str:
     """Return the first line: the image, the start of its digest if it has one, the verdict.
 
-    A derived image is described: `my-training, an image on cu126-torch25 with 14 packages more`.
+    A derived image, which a user built on one of ours, is described: `my-training, an image on
+    cu126-torch25 with 14 packages more`.
+
+    reference: the name of the image that was measured; empty: it is the verdict's.
     """
     image = verdict.image
     if image.startswith(STANDS_ON):
@@ -97,12 +100,15 @@ def _title(verdict: Verdict, reference: str) -> str:
 
 
 def _packages_more(verdict: Verdict) -> str:
-    """Return ` with 14 packages more`; empty if the packages of the image were not listed."""
+    """Return how many packages a derived image adds to its base: ` with 14 packages more`.
+
+    Empty if the packages of the image were not listed.
+    """
     for judged in verdict.claims:
         if judged.claim.key != ADDITIONS_CLAIM:
             continue
         installed = judged.evidence.get("installed")
-        # It was not measured, as where files of the image are broken.
+        # The claim was not measured, for example because files of the image are broken.
         if installed is None:
             continue
         base_packages = judged.claim.expect["pinned"]
@@ -133,7 +139,7 @@ def _tiers_not_run(verdict: Verdict, reason: str) -> list[str]:
 
 
 def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
-    """Return a line for each verdict and reason, and below it a line for each of its hints.
+    """Return lines about judged claims: the verdict and reason, and below them each hint, indented.
 
     Claims with the same verdict, reason and hints share these lines:
     `FAIL  device-code/bitsandbytes, device-code/torch (static): REASON`
@@ -146,7 +152,7 @@ def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
 
     paragraphs = []
     for (status, text), group in by_reason.items():
-        # Without a reason and hints there is no line at all.
+        # Without a reason and hints the text has no line, and nothing could be unpacked.
         reason, *hint_lines = text.splitlines() or [""]
         keys = ", ".join(judged.claim.key for judged in group)
         tiers = ", ".join(dict.fromkeys(judged.claim.tier for judged in group))
@@ -171,8 +177,8 @@ def text(
 def json_data(verdict: Verdict) -> dict[str, Any]:
     """Return the content of verdict.json.
 
-    It names the evidence by its sha256 and does not repeat it. A claim without hints has no key
-    `hints`.
+    It names the evidence (what was measured) by its sha256 and does not repeat it. A claim without
+    hints has no key `hints`.
     """
     claims = []
     for judged in verdict.claims:

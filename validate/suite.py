@@ -87,9 +87,12 @@ _OFFLINE = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite, and print the record of each probe as JSON, signed with this run's key.
 
-    The key comes on standard input (channel.py). With `--probe`, this is the process of a group,
-    which the suite has started: only measure these probes, and write their records to it. Returns 0
-    whatever was measured: verdicts are made on the host.
+    A probe is a function that measures claims; its record has what it measured and how it ended.
+    The key comes on standard input (channel.py). With `--probe`, this is a process that the suite
+    itself has started for a group of probes: it only measures these, and writes their records to
+    the open file `--records`. Returns 0 whatever was measured: verdicts are made on the host.
+
+    arguments: those of the command line, without the program's name; None: sys.argv's.
     """
     options = _parser().parse_args(arguments)
     claims = ClaimSet.loads(Path(options.claims).read_text(encoding="utf-8"))
@@ -107,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
-    # Read the environment now, for `run` to take it from the cache: receive_key makes
+    # Called for its cache, from which `run` takes the environment: receive_key makes
     # /proc/self/environ unreadable.
     user_environment.of_this_process()
     key = channel.receive_key()
@@ -248,12 +251,12 @@ def _form_groups(probes: Sequence[str]) -> tuple[list[Group], list[str]]:
     """Return groups of probes that share a process, and the probes that run alone afterwards.
 
     A probe is a function that measures claims. Those that only read files are a group, and so are
-    those that can share an import of torch. Every other probe is a group of its own. The groups are
-    in the order in which they start.
+    those that can share an import of torch. Every other probe is a group of its own. Groups are in
+    the order in which they start; `prepare` means that what their probes share is done once first.
     """
     run_alone = [probe for probe in probes if checks.settings(probe).runs_alone]
     others = [probe for probe in probes if probe not in run_alone]
-    # False sorts before True.
+    # Those that start first come first: False sorts before True.
     others.sort(key=lambda probe: not checks.settings(probe).starts_first)
 
     readers = [probe for probe in others if _reads_files(probe)]
@@ -296,7 +299,10 @@ def _run_side_by_side(
 ) -> Iterator[Record]:
     """Run groups, as many at once as there are jobs, and yield each record as it comes.
 
-    An exception in one group is raised when all groups have ended.
+    A group is probes that share a process; a record is what a probe measured and how it ended. An
+    exception in one group is raised when all groups have ended.
+
+    environ: the environment variables of the processes.
     """
     records: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
 
@@ -375,8 +381,9 @@ def _start_group(
     records_descriptor: int,
     log: Path,
 ) -> subprocess.Popen[bytes]:
-    """Start the process of a group, as the leader of a session, and return it.
+    """Start the process of a group of probes, as the leader of a session, and return it.
 
+    environ: all its environment variables.
     records_descriptor: the open file to which it writes records.
     log: the file that gets its stdout and stderr.
     """
@@ -404,8 +411,9 @@ def _parse_records(lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _group_command(group: Group, settings: RunSettings, records_descriptor: int) -> list[str]:
-    """Return the command that runs this program as the process of a group.
+    """Return the command that runs this program as the process of a group of probes.
 
+    settings: what all groups of a run share, such as the file of claims and the folder for logs.
     records_descriptor: the open file to which it writes records.
     """
     # All probes of a group read files, or none does. If they do, the variables and start-up code of
@@ -493,7 +501,7 @@ def measure_group(
 
 
 def _prepare(probes: Sequence[str]) -> None:
-    """Do once what these probes begin with, so that their forks have it already.
+    """Do once in this process what these probes begin with, so that their forks have it already.
 
     Probes that read files share what they read, all others an import of torch. Errors of reading
     are ignored here: each fork meets them again and reports them. If it takes too long, or torch
@@ -521,7 +529,7 @@ def _refuse_pipes_and_devices(event: str, arguments: Sequence[Any]) -> None:
 
     Such a file belongs to the image: a pipe would be waited for, and a device may have no end. This
     is an audit hook of Python (sys.addaudithook), which is called before each file is opened, and
-    at many other events.
+    at many other events. For `open`, the first of the arguments is the path.
     """
     if event != "open":
         return
@@ -539,7 +547,7 @@ def _refuse_pipes_and_devices(event: str, arguments: Sequence[Any]) -> None:
 def _measure_probe(
     probe: str, claims: ClaimSet, *, results_descriptor: int, records_descriptor: int, folder: Path
 ) -> None:
-    """Measure the claims of a probe. This runs in the probe's fork.
+    """Measure the claims of a probe, and write what was measured. This runs in the probe's fork.
 
     results_descriptor: the open file for measurements, a JSON line each. The last line is a closing
         one, with the seed; if the probe raises an error, the fork ends without it.
@@ -595,9 +603,10 @@ def _read_lines(results: BinaryIO) -> Iterator[Mapping[str, Any]]:
 def _make_record(
     probe: str, end: ForkEnd, *, lines: Iterable[Mapping[str, Any]], log: Path
 ) -> Record:
-    """Return the record of a probe.
+    """Return the record of a probe: what it measured, how it ended, and the end of its log.
 
-    The closing line decides whether it completed. Without one, the end of its process says why.
+    A probe that wrote the closing line has completed. Without that line, the exit status of its
+    process says how it ended: it was too late, crashed, or stopped without an error.
 
     end: how its process ended.
     lines: what it wrote (_read_lines): measurements, and a closing line if it came so far.

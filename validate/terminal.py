@@ -24,7 +24,7 @@ def width_of(stream: TextIO) -> int | None:
 def wrapped(line: str, width: int | None, indent: str = "    ") -> str:
     """Return a paragraph wrapped to a width, with `indent` before all lines but the first.
 
-    No word is broken, so that it can be copied.
+    No word is broken, so that commands and paths can be copied: a long one may stand out.
 
     width: in characters; None: the paragraph becomes a single line.
     """

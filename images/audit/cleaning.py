@@ -22,8 +22,8 @@ _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
 def clean_value(value: Any, depth: int = 0) -> Any:
     """Return a JSON value with every string in it, keys included, made safe to show.
 
-    Tuples become lists. `depth`: how deep in the whole value it lies; a note stands for what is
-    deeper than DEEPEST.
+    Tuples become lists. `depth`: how many lists and objects of the whole value it lies in; a text
+    stands for what is deeper than DEEPEST.
     """
     if depth > DEEPEST:
         return "(nested too deep)"

@@ -36,10 +36,11 @@ class LibraryCode:
 
 
 def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
-    """Return the device code of each library that a survey lists.
+    """Return the device code (code for GPUs) of each library that a survey lists.
 
     `survey`: the document of validate/survey/main.py. It lists the libraries with device code, and
-    those that it could not read: they get an empty `archs`.
+    those that it could not read: they get an empty `archs`. A library's owner is the package or
+    CUDA toolkit that it belongs to.
     """
     libraries = []
     for surveyed in survey["device_code"]:
@@ -57,10 +58,11 @@ def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
 
 
 def _owner(path: str, toolkits: Sequence[Mapping[str, str]]) -> str:
-    """Return the package or toolkit that a library belongs to; empty if neither is known.
+    """Return the package or CUDA toolkit that a library belongs to; empty if neither is known.
 
-    A package is named by its folder: `torch`, or `nvidia-cublas` for nvidia/cublas. A toolkit is
-    named by its version: `toolkit 12.6`. `toolkits`: those of the image, with `home` and `version`.
+    `path` is the library's file. A package is named by its folder: `torch`, or `nvidia-cublas` for
+    nvidia/cublas. A toolkit is named by its version: `toolkit 12.6`. `toolkits`: those of the
+    image, with `home` and `version`.
     """
     # site-packages, or Debian's dist-packages.
     if "-packages/" in path:
@@ -92,9 +94,11 @@ def support(
     """
     libraries_of: defaultdict[str, list[LibraryCode]] = defaultdict(list)
     for library in code:
-        # cuDNN in the folder of another package, say: NVIDIA's pages say which GPUs it supports.
+        # Bundled: cuDNN in the folder of another package, say. NVIDIA's pages say which GPUs it
+        # supports.
         is_nvidias_package = library.owner.startswith(("nvidia", "toolkit"))
         is_bundled = library.nvidia and not is_nvidias_package
+        # `archs`: target, such as `sm_90` -> bytes of code for it.
         has_code = sum(library.archs.values()) >= _LEAST_BYTES
         if has_code and not is_bundled:
             libraries_of[library.owner or library.path].append(library)
@@ -129,6 +133,7 @@ def _without_unused_variants(libraries: Sequence[LibraryCode], cuda: str) -> lis
     # Only variants have a CUDA in their name. Libraries without one are returned in any case.
     cuda_by_path: dict[str, Minor] = {}
     for library in libraries:
+        # `_cuda126.so`: group 1 is 12, group 2 is 6.
         version = _CUDA_IN_NAME.search(library.path)
         if version:
             cuda_by_path[library.path] = Minor(int(version[1]), int(version[2]))

@@ -87,11 +87,12 @@ class DescribedImage(NamedTuple):
 def environment_claims(
     environment: SurveyedEnvironment, code: Sequence[LibraryCode], facts: Facts
 ) -> EnvironmentClaims:
-    """Return the claims about a surveyed environment.
+    """Return the claims about a surveyed environment: statements that checks will test.
 
-    Every environment gets claims about its files, libraries, symbols and start-up code. One with
-    torch for CUDA also gets those about device code and those of the cpu tier.
-    `code`: the device code of all libraries of the image.
+    With them are returned the packages that claims could not be written for, with reasons. Every
+    environment gets claims about its files, libraries, symbols and start-up code. One with torch
+    for CUDA also gets those about device code and those of the cpu tier. `code`: the device code of
+    all libraries of the image.
     """
     # None: the environment has no torch for CUDA.
     image, left_out = describe_as_image(environment, code, facts)
@@ -109,7 +110,8 @@ def environment_claims(
 def _start_claim() -> Claim:
     """Return the claim that no code of unknown owner runs whenever Python starts.
 
-    Such code stands in files like sitecustomize.py. The claim is not required: an audit reports it.
+    A claim is a statement that a check tests, with what the check's judge expects. Such code stands
+    in files like sitecustomize.py. The claim is not required: an audit reports it.
     """
     expect: EnvironmentExpect = {
         "required": {},
@@ -230,8 +232,9 @@ def _names_required(requirements: Sequence[Any]) -> list[str]:
 def _torch_claims(context: ClaimContext, code: Sequence[LibraryCode]) -> Iterator[Claim]:
     """Yield those claims of our own images about device code and the cpu tier that hold anywhere.
 
-    Claims that only an image of ours can keep are left out. `code`: the device code of all
-    libraries, to which the claims about GPUs are narrowed.
+    Device code is code for GPUs; claims of the cpu tier run code, but need no GPU. Claims that only
+    an image of ours can keep are left out. `code`: the device code of all libraries, to which the
+    claims about GPUs are narrowed.
     """
     for code_claim in device_code_claims(context):
         if code_claim.subject not in _SUBJECTS_OF_OUR_IMAGES:
@@ -243,6 +246,7 @@ def _torch_claims(context: ClaimContext, code: Sequence[LibraryCode]) -> Iterato
         # Claims that can't hold with these versions are unproven, with the reason.
         yield replace(
             cpu_claim,
+            # The reason why it is unproven; empty: it is tested.
             unproven=context.image.unproven.get(cpu_claim.key, cpu_claim.unproven),
             required=cpu_claim.key not in _RULES["not_required"],
         )
@@ -251,7 +255,9 @@ def _torch_claims(context: ClaimContext, code: Sequence[LibraryCode]) -> Iterato
 def _narrow_to_served_gpus(code_claim: Claim, code: Sequence[LibraryCode]) -> Claim:
     """Return a claim on device code without the GPUs that its libraries have no code for.
 
-    A claim whose libraries hold no device code at all is returned as it is, and so fails.
+    The claim names libraries (`files`) and the architectures that they must have code for
+    (`archs`). `code` has the device code of all libraries. A claim whose libraries hold no device
+    code at all is returned as it is, and so fails.
     """
     # The targets, such as `sm_90` and `compute_90`, for which the claimed libraries have code.
     patterns = [f"*/{pattern}" for pattern in code_claim.expect["files"]]
@@ -320,11 +326,12 @@ def unaudited_claims(reasons: Mapping[str, str]) -> list[Claim]:
 def machine_claim(
     environment: SurveyedEnvironment, code: Sequence[LibraryCode], facts: Facts, machine: Machine
 ) -> Claim:
-    """Return the claim that an environment runs on a machine.
+    """Return the claim that an environment runs on a machine with these GPUs and this driver.
 
-    The claim itself holds what is known to speak against that, as sentences (`against`). With torch
-    for CUDA, these are the obstacles that `truetag choose` names for an image like it. Otherwise
-    they are only about the machine: its driver is too old for its GPU.
+    `code` has the device code of all libraries. The claim itself holds what is known to speak
+    against that, as sentences (`against`). With torch for CUDA, these are the obstacles that
+    `truetag choose` names for an image like it. Otherwise they are only about the machine: its
+    driver is too old for its GPU.
     """
     image = describe_as_image(environment, code, facts).image
     obstacles: Iterable[str]
@@ -382,8 +389,9 @@ def describe_as_image(
 ) -> DescribedImage:
     """Describe an environment as if the matrix had made it, so that claims can be written from it.
 
-    What nobody knows of it, such as its base image or its glibc, is empty or as old as can be. The
-    image is None if the environment has no torch, or a torch for no CUDA that we know.
+    With the image are returned the packages that it leaves out, with reasons. What nobody knows of
+    it, such as its base image or its glibc, is empty or as old as can be. The image is None if the
+    environment has no torch, or a torch for no CUDA that we know.
     """
     # `version` and `cuda` (`12.6`), as torch's own files say; empty without torch.
     torch = environment["torch"]
@@ -421,7 +429,7 @@ def describe_as_image(
 def _pin_known_packages(
     environment: SurveyedEnvironment, facts: Facts
 ) -> tuple[tuple[Pin, ...], dict[str, str]]:
-    """Return a pin for each installed package that claims know how to import and run.
+    """Return a pin (name and version) for each installed package that claims can import and run.
 
     The second value holds the packages among them that are left out, with the reason: their version
     can't be compared, or facts.yaml lacks the row that their claims need.
@@ -489,9 +497,10 @@ the same file there."""
 def _judge_files(subject: str, expect: Any, evidence: FilesEvidence) -> Finding:
     """Pass if the files of an environment are as RECORDs list them, except those of conda packages.
 
+    A RECORD is a package's list of its files with their hashes. It passes if no file is recorded.
     conda rewrites files when it installs them, and keeps hashes of its own. Files without an owner,
-    and conflicts over files that are no code, are left to _judge_strays.
-    `expect`: `conda` holds the names of conda's packages.
+    and conflicts over files that are no code, are left to _judge_strays. `expect`: `conda` holds
+    the names of conda's packages.
     """
     if not evidence["files"]:
         return passed("no distribution records a file: there is nothing to compare")
@@ -523,8 +532,9 @@ def _judge_strays(subject: str, expect: Any, evidence: FilesEvidence) -> Finding
     """Pass if each file of an environment belongs to one package.
 
     Fails with files that belong to none, and with files that are no code and that two have. In a
-    conda environment nothing is judged: conda owns files that no RECORD lists.
-    `expect`: `kind` is the kind of the environment.
+    conda environment nothing is judged: conda owns files that no RECORD lists. `expect`: `kind` is
+    the kind of the environment. `evidence` is what one comparison of all files with their RECORDs
+    (a package's list of its files) found.
     """
     if expect["kind"] == "conda":
         return passed("conda owns files that no RECORD lists: not looked at")
@@ -554,9 +564,10 @@ def _is_code(path: str) -> bool:
 def _judge_libraries(subject: str, expect: Any, evidence: LibrariesEvidence) -> Finding:
     """Pass if each library of an environment finds the libraries that it links.
 
-    A missing library is no fault if a package that the library's own package requires has it: that
-    package is imported first, and loads it. Rivals are left to _judge_rivals.
-    `expect`: `requires` holds the names that each distribution requires.
+    The evidence without excused faults is judged by the check of our own images. A missing library
+    is no fault if a package that the library's own package requires has it: that package is
+    imported first, and loads it. Rivals are left to _judge_rivals. `expect`: `requires` holds the
+    names that each distribution requires.
     """
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
@@ -590,8 +601,8 @@ def _judge_rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:
 def _judge_symbols(subject: str, expect: Any, evidence: SymbolsEvidence) -> Finding:
     """Pass if the libraries of an environment find the symbols that they need.
 
-    Libraries that may lack some (_is_excused) are taken out of the evidence. Then the check of our
-    own images judges it.
+    Libraries that may lack some (_is_excused) are taken out of the evidence, what was measured.
+    Then the check of our own images judges it. An environment without libraries passes.
     """
     if not evidence["files"]:
         return passed("there is no shared library in this environment")

@@ -176,7 +176,9 @@ def audit_folder(folder: Path, options: Options) -> Evidence:
 def _survey_folder(package_folder: Path, user: Mapping[str, Any], scratch: Path) -> Survey:
     """Return the survey of a folder site-packages, made by truetag's own Python in a new process.
 
-    `user`: the fields of UserEnvironment without `start`. `scratch`: a folder for temporary files.
+    A survey lists what is installed; it is read from files, and nothing there is run. Raises
+    CalledProcessError if the process fails. `user`: the fields of UserEnvironment without `start`.
+    `scratch`: a folder for temporary files.
     """
     user_file = scratch / "user.json"
     user_file.write_text(json.dumps(user))
@@ -193,6 +195,7 @@ def _claims_about_environment(
 ) -> SurveyedClaims:
     """Return all claims about one Python environment that an audit has found.
 
+    Claims are statements that are tested; evidence is what was found out about them.
     `survey_document` is what was read of all environments and files, without running anything. It
     decides some of the claims itself: their evidence is returned with the claims. All others are
     measured afterwards by our checks.

@@ -109,11 +109,13 @@ def find_hidden_gpus(evidence: Evidence) -> Faults:
 def image_evidence(info: ImageInfo, survey: Survey) -> dict[str, Evidence]:
     """Return the evidence for each rule about a whole image, by the rule's subject.
 
-    `info`: the engine's description of the image.
+    `info`: the engine's description of the image. `survey`: what was read of its files: here, those
+    of the NVIDIA driver, and the libraries that /etc/ld.so.preload names.
     """
     # Record no variable that no rule names: an environment can hold secrets.
     denied_variables = {}
     for name, value in sorted(info.env.items()):
+        # There is a reason only against variables that images should not set.
         if value and _reason_against(name):
             denied_variables[name] = value[:_LONGEST_VALUE]
     nvidia_variables = {
@@ -136,7 +138,8 @@ def image_evidence(info: ImageInfo, survey: Survey) -> dict[str, Evidence]:
 def find_unmet_requirements(evidence: Evidence) -> Faults:
     """Yield each requirement that no installed distribution meets, as `pip check` reports them.
 
-    `evidence`: `python` is the release (`3.11`), `distributions` are in the order of sys.path.
+    `evidence`: `python` is the release (`3.11`), `distributions` are those installed, each with its
+    name, version and requirements, in the order of sys.path.
     """
     installed_versions: dict[str, str] = {}
     for distribution in evidence["distributions"]:
@@ -197,7 +200,8 @@ def _complaint_about(requirement: Requirement, installed_versions: Mapping[str, 
 def find_duplicates(evidence: Evidence) -> Faults:
     """Yield each distribution that is installed in several folders.
 
-    Python imports the copy in the first folder, and pip may change another one.
+    Python imports the copy in the first folder, and pip may change another one. `evidence`:
+    `distributions` are in the order of sys.path.
     """
     copies: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
     for distribution in evidence["distributions"]:
@@ -225,7 +229,8 @@ def find_old_extensions(evidence: Evidence) -> Faults:
 def find_other_toolkits(evidence: Evidence) -> Faults:
     """Yield each CUDA toolkit of another major than torch's: extensions can't be compiled with it.
 
-    Nothing is yielded for a toolkit, or a torch, whose CUDA is not known (empty).
+    `evidence`: `cuda` is that of torch (`12.6`), `toolkits` have `home` and `version`. No fault is
+    yielded for a toolkit, or a torch, whose CUDA is not known (empty).
     """
     torch_cuda = evidence["cuda"]
     if not torch_cuda:
@@ -262,7 +267,8 @@ def environment_evidence(
 ) -> dict[str, Evidence]:
     """Return the evidence for each rule about an environment, by the rule's subject.
 
-    `toolkits`: the CUDA toolkits of the image, with `home` and `version`.
+    Evidence is what a rule is judged by. `toolkits`: the CUDA toolkits of the image, with `home`
+    and `version`.
     """
     distributions = []
     versions: dict[str, str] = {}
@@ -445,8 +451,8 @@ def judge_machine(_subject: str, expect: Mapping[str, Any], evidence: Evidence) 
 def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
     """Pass if no releases are installed that fail together, though no requirement forbids it.
 
-    `expect`: `conflicts` holds the rows of that name in facts.yaml. `evidence`: `versions` are
-    those installed, by name.
+    `expect`: `conflicts` holds the rows of that name in facts.yaml, each with releases that fail
+    together. `evidence`: `versions` are those installed, by name.
     """
     versions = evidence["versions"]
     faults = []

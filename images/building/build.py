@@ -65,7 +65,8 @@ def build_all(
     def build_or_fail(image: Image, lock: Lock) -> Built | UserError:
         """Build one image, show how it ended, and return the result, or the error if it failed.
 
-        An error does not end the builds of other images.
+        A UserError or OSError is returned, so that it does not end the builds of other images. Any
+        other exception is raised, and ends them all.
         """
         name = f"{image.name}{options.suffix}"
         try:
@@ -102,13 +103,16 @@ def build_all(
 def require_room(engine: Engine, images: Sequence[Image], jobs: int) -> None:
     """Raise UserError if the engine's disk has no room for the cold builds that run at once.
 
-    A build is cold if the engine does not have the image yet.
+    A build is cold if the engine does not have the image yet. Of those, at most `jobs` run at once.
+    Nothing is raised if the disk belongs to another machine, which can't be looked at. Raises
+    OSError if the free room of a local disk can't be read.
     """
-    # The disk of another machine can't be looked at.
+    # The engine runs on another machine.
     if not engine.facts.local:
         return
     cold = [image for image in images if engine.find(image.local_name) is None]
     room = ROOM_NEEDED_CONTAINERD if engine.facts.containerd_images else ROOM_NEEDED
+    # Bytes.
     needed = room * min(jobs, len(cold))
     free = shutil.disk_usage(engine.facts.data_root).free
     if free < needed:

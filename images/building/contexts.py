@@ -76,10 +76,13 @@ class BuildOptions:
 def base_context(base: Base, chosen_base: str, pinned: Mapping[str, str]) -> BaseContext:
     """Return the base that an image is built on, as FROM names it, without asking an engine.
 
-    `base`: the one of the matrix. `chosen_base`: option --base, `auto` or the reference of a custom
-    base. `pinned`: reference -> digest, as recorded. With `auto` it is the matrix's base by its
-    recorded digest, else by its tag. What a custom base brings is not known then: the build
-    installs Debian's Python in it. Raises UserError if the custom base is no image reference.
+    `base`: the one of the matrix (our list of images). `chosen_base`: option --base, `auto` or the
+    reference of a user's own base (custom). `pinned`: reference of a base -> its recorded digest.
+    With `auto` the result is the matrix's base, by its recorded digest, else by its tag.
+
+    `origin` of the result says which it is: `digest`, `tag` or `custom`. What a custom base brings
+    is not known here: the build installs Debian's Python in it. Raises UserError if `chosen_base`
+    is no image reference.
     """
     if chosen_base != base_images.AUTO:
         if not _FROM.fullmatch(chosen_base):
@@ -92,6 +95,7 @@ def base_context(base: Base, chosen_base: str, pinned: Mapping[str, str]) -> Bas
     digest = pinned.get(base.reference, "")
     reference = base_images.by_digest(base, digest) if digest else base.reference
     origin_of_base: Origin = "digest" if digest else "tag"
+    # The matrix itself may name a base of the user.
     if base.custom:
         origin_of_base = "custom"
     return BaseContext(reference=reference, origin=origin_of_base, digest=digest)

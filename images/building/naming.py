@@ -35,27 +35,31 @@ def reason_failed(verdict: Verdict) -> str:
 
 
 def reason_of_machine(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:
-    """Return why the tiers of ANYWHERE could not be judged on a machine; empty if they could.
+    """Return why an image can't get its name on this machine; empty if the machine is no reason.
 
-    The reason is a fault of the machine, tiers that were not asked for, or another processor than
-    the image's. `tiers`: those that were asked for.
+    The reason is a fault of the machine, a tier that was not asked for, or another processor than
+    the image's. A tier is a group of claims that need the same hardware. `tiers`: those that were
+    asked for; those of ANYWHERE, which every machine can judge, must be among them.
     """
     # The judge begins a reason with OF_HOST where a fault of the machine explains it.
     for judged in verdict.claims:
         if judged.reason.startswith(OF_HOST):
             return judged.reason
-    # ANYWHERE: the static and the cpu tier, which every machine can judge.
+    # ANYWHERE: the static and the cpu tier.
     left_out = [tier for tier in ANYWHERE if tier not in tiers]
     if left_out:
         return f"the {' and '.join(left_out)} tier was left out"
+    # A sentence; it is there only if programs of the image can't run on this machine.
     return evidence.host.get("other_processor", "")
 
 
 def reason_not_measured(verdict: Verdict, evidence: Evidence) -> str:
-    """Return which claims no probe measured, else which probes did not run to their end.
+    """Return a sentence on what was not measured: claims, or else probes that ended too early.
 
-    The text is empty if there are neither. Claims that are known beforehand to be unproven are not
-    expected to be measured.
+    A probe is a program that measures claims; its record in the evidence says how it ended. The
+    sentence is about claims without a measurement, and only if there are none about probes that
+    did not run to their end. It is empty if there are neither. Claims that are known beforehand to
+    be unproven are not expected to be measured.
     """
     unmeasured_claims = []
     unfinished_probes = set()

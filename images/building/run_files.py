@@ -65,8 +65,9 @@ crashed probe may have them."""
 def write_context(context: Context, folder: Path) -> None:
     """Write a build context to disk, for people to read and for plain `docker build`.
 
-    Files of an earlier context are removed. Files below host/ may hold index addresses with
-    passwords: only this user can read them.
+    `context`: path below `folder` -> content, or a file of this machine (a wheel) that is linked or
+    copied there. Files of an earlier context are removed. Files below host/ may hold index
+    addresses with passwords: only this user can read them. Raises OSError.
     """
     current = {folder / path for path in context}
     for old in sorted(folder.rglob("*")):
@@ -101,8 +102,9 @@ def record_build(
 ) -> None:
     """Write build.json of an image: digest, layers, timed steps, base, wheels and source.
 
-    `name`: the image's, without a suffix. `result`: the timed steps. `base`: what the image stands
-    on. `gathered`: the wheels that no index has. `source`: commit and locks.
+    `name`: the image's, without a suffix such as -canary. `info`: the built image, as the engine
+    knows it. `result`: the timed steps. `base`: what the image stands on. `gathered`: the wheels
+    that steps got as files, and those that could not be had. `source`: commit and locks.
     """
     # The history begins with the last step; steps that only change settings have no bytes.
     layer_sizes = [size for _step, size in reversed(engine.history(info.handle)) if size]
@@ -152,8 +154,9 @@ def write_inputs(
 ) -> None:
     """Write inputs.json beside a rendered context: what another builder can't know of the image.
 
-    `make_build_record` makes the image's build.json from it. `base`: what the image stands on.
-    `gathered`: the wheels that no index has. `source`: commit and locks.
+    The other builder is `docker build` or buildx, on the context in `folder`. Of what it built,
+    `make_build_record` makes the build.json with this file. `base`: what the image stands on.
+    `gathered`: the wheels that steps get as files. `source`: commit and locks.
     """
     inputs = {
         "image": str(image.name),
@@ -168,8 +171,9 @@ def write_inputs(
 def bake(images: Sequence[Image], repository: str = "") -> dict[str, Any]:
     """Return the content of docker-bake.json, with a target for each image (`docker buildx bake`).
 
-    Contexts lie in `NAME/context` beside it. Images are tagged `NAME-candidate`: only a validation
-    run gives the name. `repository`: where buildx pushes them; empty: it loads them into an engine.
+    Build contexts lie in `NAME/context` beside the file. Images are tagged `NAME-candidate`: only a
+    validation run gives the name. `repository`: where buildx pushes them; empty: it loads them into
+    an engine.
     Caches, attestations and other outputs can be set with buildx's own options, for example
     `docker buildx bake --set '*.cache-to=...'`.
     """
@@ -243,7 +247,9 @@ def record_validation(
 ) -> None:
     """Write the files of a validation run: evidence, verdict and reports.
 
-    `changes`: what a derived image changed; None: it is no derived image, or was not compared.
+    They are evidence.json, verdict.json, junit.xml, report.md and report.html, and with `changes`
+    also changes.json. `changes`: what an image that a user built on top of ours (a derived image)
+    changed of it; None: it is no derived image, or was not compared. Raises OSError.
     """
     # Files that programs read are written whole or not at all; reports for people need not be.
     write_whole(folder / "evidence.json", f"{evidence.dumps()}\n".encode())
@@ -271,10 +277,11 @@ def write_json(file: Path, content: object) -> None:
 
 
 def junit(verdict: Verdict) -> str:
-    """Return a verdict as JUnit XML, for CI systems.
+    """Return a verdict as JUnit XML, for CI systems, with a test for each claim.
 
-    A claim that failed is a failure, and so is a required one that is not PASS for another reason:
-    CI systems show a skipped test as green. A claim that is not required is skipped then.
+    A claim that failed is a failure. So is a required one that is not PASS for another reason, such
+    as UNPROVEN (not measured): CI systems show a skipped test as green. Any other claim that is not
+    PASS is skipped.
     """
     failures, skipped = [], []
     for judged in verdict.claims:
@@ -297,14 +304,15 @@ def junit(verdict: Verdict) -> str:
         # A function: the template calls it for each claim that is not PASS.
         told=_failure_text,
     )
+    # What a probe printed may have characters that XML can't hold.
     return text.translate(_NOT_IN_XML)
 
 
 def _failure_text(judged: ClaimVerdict) -> str:
     """Return the text below a claim that did not hold, in lines.
 
-    They are what was claimed, advice for each known error, and what its measurement printed if it
-    did not complete; empty if it did.
+    They are what was claimed, advice for each known error that explains it, and what its probe (the
+    program that measures it) printed, if that did not complete; else the last line is empty.
     """
     advice = [report.advice(hint) for hint in judged.hints]
     # There is a `probe` in the evidence only if the measurement broke off.
@@ -318,6 +326,7 @@ def _failure_text(judged: ClaimVerdict) -> str:
 def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
     """Return the report of a validation as an HTML page, with a section for each tier of claims.
 
+    A tier is a group of claims that need the same hardware: files only, a CPU, a GPU, several.
     `host`: facts about the machine that measured (engine, cores, driver, GPUs), from the evidence.
     """
     # A tier without claims was not judged, and gets no section.

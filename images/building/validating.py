@@ -121,14 +121,17 @@ def find_gpus(
 ) -> tuple[Attachment, Sequence[Tier]]:
     """Return how containers get GPUs, and the tiers to judge.
 
-    `tiers`: those that were asked for; empty: all that the machine allows. Raises UserError if GPUs
-    can't be attached as `gpu_mode` says, or if the driver is below the image's minimum.
+    A tier is a group of claims that need the same hardware: files only (static), a CPU, one GPU, or
+    several. `tiers`: those that were asked for; empty: all that the machine allows. `say` gets a
+    line if the image is for another processor. Raises UserError if GPUs can't be attached as
+    `gpu_mode` says, or if the driver is below the image's minimum.
     """
     # An image for another processor: its files can be read here, and nothing more.
     platform = image.name.platform
     if platform.architecture != engine.facts.architecture:
         reason = f"programs for {platform} do not run on this machine ({engine.facts.architecture})"
         say(f"{reason}: claims that need them stay UNPROVEN, and it gets no name here")
+        # ANYWHERE: the static and the cpu tier.
         return replace(NO_GPU, reason=reason), tiers or ANYWHERE
     # No GPU is asked for.
     if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
@@ -137,7 +140,8 @@ def find_gpus(
     attachment = host_gpus.attach(engine, gpu_mode, min_driver=image.min_driver)
     if tiers:
         return attachment, tiers
-    # Nothing was asked for: the tiers follow from the number of GPUs.
+    # Nothing was asked for: the tiers follow from the number of GPUs. If that is not known (no
+    # inventory), one is assumed.
     if not attachment.attached:
         return attachment, ANYWHERE
     if attachment.inventory is None or len(attachment.inventory.gpus) < 2:
@@ -158,11 +162,14 @@ def claims_of(
 ) -> ClaimSet:
     """Return the claims that an image with these labels and build steps is held to.
 
-    `labels`: see `read_claim_context`. `steps`: all its build steps, the first one first. Any above
-    ours make it a derived image. `only`: claims, checks or patterns that name the claims to return
-    (Claim.is_named); empty: all. `attachment`: the GPUs of the host; None: claims for any host.
-    `tiers`: those that are measured there. `declared`: what a derived image declares that it
-    changes on purpose.
+    A claim is a statement that the image must fulfil. `image`: the planned image whose claims they
+    are. `labels`: those of the image to measure. They say which optional wheels it lacks, and
+    whether it stands on a user's own base. `steps`: all its build steps, the first one first. Any
+    above ours make it a derived image, one that a user built on top of ours.
+
+    `only`: names or patterns of claims or checks (`pins/torch`, `pins`, `pins/t*`); empty: all
+    claims. `attachment`: the GPUs of the host; None: claims for any host. `tiers`: those that are
+    measured there. `declared`: what a derived image declares that it changes on purpose.
 
     Raises UserError: no lock, or a text of `only` that names no claim.
     """
@@ -176,22 +183,24 @@ def claims_of(
 
 
 def read_claim_context(image: Image, sources: Sources, labels: Mapping[str, str]) -> ClaimContext:
-    """Return what the claims about a built image are made from, without a host.
+    """Return what the claims about a built image are made from, whatever machine measures them.
 
-    Reads the image's lock, the record of layers and the cache of wheels. `labels`: the image's own.
-    They say which optional wheels it lacks, and whether it stands on a custom base. Raises
-    UserError if there is no lock.
+    Reads the image's lock (the versions of all its packages), the record of layers and the cache of
+    wheels. `labels`: the image's own. They say which optional wheels it lacks, and whether it
+    stands on a custom base, one of the user. Raises UserError if there is no lock.
     """
     lock = lock_file.read(image, sources.workspace.locks)
+    # Package -> why the image goes without it.
     missing = image_labels.declared_missing(image, labels)
 
-    # Wheels that steps get as files -> their sha256. Those that lie in the cache can be read.
+    # Path of each wheel that build steps get as a file -> its sha256. Nothing is downloaded: only
+    # those that lie in the cache already can be read.
     find_wheel = prebuilt.wheel_finder(sources.matrix)
     wheels = prebuilt.expected_wheels(image, missing, find_wheel, cache.folder())
     wheels |= private_wheels.locate(lock, cache.folder())
     wheels_here = [path for path in wheels if path.is_file()]
 
-    # The recipe of the layers, which has all these wheels in it, here or not.
+    # The recipe: digests of all that the layers are made from, all these wheels too, here or not.
     image_origin = origin.of_labels(
         image,
         lock,
@@ -227,8 +236,9 @@ def read_declaration(engine: Engine, info: ImageInfo) -> Declaration:
 def choose_claims(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
     """Return the claims of these tiers that the texts name.
 
-    `texts` are those of the option --claim: `pins/torch`, `pins`, `torch` or `pins/t*`. Raises
-    UserError for every text that names no claim, with similar names.
+    `texts` are those of the option --claim: a claim is `pins/torch`, of the check `pins` and the
+    subject `torch`; `pins`, `torch` and `pins/t*` name it, too. Raises one UserError about all
+    texts that name no claim, with similar names.
     """
     in_tiers = claims.in_tiers(tiers)
     problems = []
@@ -263,14 +273,19 @@ def measure_and_judge(
     run_anyway: bool = False,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> tuple[Evidence, Verdict]:
-    """Measure an image in containers, judge the evidence, and add hints to claims that failed.
+    """Measure an image in containers, judge the evidence, and add hints to claims that do not hold.
 
-    `run_anyway`: run programs of the image even if its files are broken. `on_record` is called
-    after each probe. Raises UserError.
+    `reference`: the image, as the engine names it. `claims`: what it is held to; only those of
+    `tiers` are measured. `gpus`: how containers get GPUs. `run_anyway`: run programs of the image
+    even if its files are broken. `on_record` is called with what each probe (a program that
+    measures) found. Returns what was measured, and the verdict on it. Raises UserError if that
+    could not be measured; an image that fails raises nothing.
     """
     evidence = validation_run.validate(
         engine, reference, claims, tiers, gpus, run_anyway=run_anyway, on_record=on_record
     )
+    # The claims of the evidence: those of `claims` that were to be measured, and any others about
+    # the image's files that show it to be broken.
     verdict = judge(evidence.claim_set, evidence)
     # `explain` adds hints: known errors whose text a claim's evidence holds.
     return evidence, explain(verdict)

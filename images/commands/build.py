@@ -147,9 +147,10 @@ def _wheel_finder(
 ) -> FindWheel:
     """Return the function that finds the wheel of a package which is published as source only.
 
-    It looks into the cache of compiled wheels and, with `compiles` (--compile), compiles what the
-    cache lacks. If one of the images stands on a custom base, it finds nothing. Raises UserError
-    for `compiles` on a custom base.
+    For an image and a package, the function returns the wheel's file; None: there is none. It looks
+    into the cache of compiled wheels and, with `compiles` (--compile), compiles what the cache
+    lacks. If one of the images stands on a custom base, it finds nothing. Raises UserError for
+    `compiles` on a custom base.
     """
     # Wheels are compiled for Debian's and Ubuntu's bases. They need not run on another one.
     is_custom_base = options.base != AUTO or any(image.base.custom for image in images)

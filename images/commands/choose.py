@@ -147,8 +147,9 @@ def _summarize_images(
 ) -> list[ImageSummary]:
     """Return the facts about each image by which one is chosen.
 
-    `source` is the repository from which images are pulled: only those that are published there are
-    returned. Empty: they are built here, and those without a lock are marked as blocked.
+    `recorded` has each image with the recorded runs of its GPU tests. `source` is the repository
+    from which images are pulled: only those that are published there are returned. Empty: they are
+    built here, and those without a lock are marked as blocked.
     """
     if source:
         with Registry(Repository.parse(source)) as registry:
@@ -159,7 +160,8 @@ def _summarize_images(
     for image in recorded:
         is_blocked = not source and not lock_file.is_present(image.image, sources.workspace.locks)
         obstacle = lock_file.NO_LOCK if is_blocked else ""
-        # A run with packages in other versions proves nothing about today's image.
+        # `drifts`: ID of a run -> the packages that it had in other versions than today's image;
+        # empty if none. Such a run proves nothing about today's image.
         runs_of_today = [run for run in image.runs if not image.drifts[run.id]]
         passed_on = records.passed_on(runs_of_today)
         summaries.append(chooser.summarize(image.image, sources.facts, obstacle, passed_on))
@@ -171,8 +173,8 @@ def _describe_images(
 ) -> dict[str, Known]:
     """Return how to get each image, and a sentence about its recorded runs, by the image's name.
 
-    `source` is the repository from which images are pulled; empty: they are built here. Runs on the
-    models of GPU that the machine has are named first.
+    Runs are those of an image's GPU tests. `source` is the repository from which images are pulled;
+    empty: they are built here. Runs on the models of GPU that the machine has are named first.
     """
     models_here = {chooser.model_of(name) for name in machine.gpus}
 

@@ -37,6 +37,7 @@ def show(lines: Iterable[str], indent: str = "    ") -> None:
     width = terminal.width_of(sys.stdout)
     for line in lines:
         text = Text(terminal.wrapped(line, width, indent))
+        # Group 1 of the pattern is the verdict or state.
         if word := _STATE.search(text.plain):
             start, end = word.span(1)
             text.stylize(_COLOURS[word[1]], start, end)
@@ -57,8 +58,9 @@ def select_accepted(
 ) -> list[Image]:
     """Return the images that selectors (names, globs, conditions) mean, without refused ones.
 
-    Raises UserError if a refused image was named or if all images are refused; other refused images
-    are left out with a message. With `exactly_one`, raises UserError if the selectors mean several
+    An image is refused if the rules of the plan do not allow its combination of versions. Raises
+    UserError if a refused image was named or if all images are refused; other refused images are
+    left out with a message. With `exactly_one`, raises UserError if the selectors mean several
     images.
     """
     planned = plan.select(selectors, sources)

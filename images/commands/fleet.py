@@ -140,7 +140,8 @@ def choose_tiers(name: str, machines: Machines, requested: Sequence[Tier]) -> tu
 def make_build_tasks(template: Task, selectors: list[str], sources: Sources) -> list[Task]:
     """Return a task for each selected image, made from a template without an image.
 
-    Raises UserError, also for an image without a usable lock.
+    Without selectors, there are none. Raises UserError for selectors that mean no image or a
+    refused one, for an image without a usable lock, and if the template has claims (--claim).
     """
     if not selectors:
         return []
@@ -158,7 +159,8 @@ def make_build_tasks(template: Task, selectors: list[str], sources: Sources) -> 
 def make_pull_tasks(template: Task, references: Sequence[str], sources: Sources) -> list[Task]:
     """Return a task for each `NAME=HOST/NAME@DIGEST`, made from a template without an image.
 
-    Raises UserError for an unknown name, or a reference without a registry or digest.
+    The first NAME is the image name by which it is judged, the rest where it is pulled from. Raises
+    UserError for an unknown name, or a reference without a registry or digest.
     """
     tasks = []
     for text in references:
@@ -177,10 +179,10 @@ def start_tasks(
 ) -> Generator[tuple[Task, Result], None, None]:
     """Return a generator that runs the tasks on Slurm or Ray, as `on` says (`--on`).
 
-    It yields each task with its result as soon as it ends. `cluster` is the content of fleet.yaml,
-    `machines` its entry for the chosen kind. `folder` gets the files of Slurm, the folder `locks`
-    is sent to workers of Ray. Raises UserError where the Python package for the cluster is
-    missing.
+    `on` is `slurm`, `ray` or the address of a Ray cluster. The generator yields each task with its
+    result as soon as it ends. `cluster` is the content of fleet.yaml, `machines` its entry for the
+    chosen kind. `folder` gets the files of Slurm, the folder `locks` is sent to workers of Ray.
+    Raises UserError where the Python package for the cluster is missing.
     """
     try:
         if on == "slurm":
@@ -206,7 +208,7 @@ def tell(task: Task, text: str) -> None:
 def describe_failure(outcome: Outcome, folder: Path) -> Problem:
     """Return the error message for a task that failed or whose image did not pass.
 
-    `folder` has the folders of all tasks.
+    `folder` has the folders of all tasks. An outcome without a verdict has only a cause.
     """
     if outcome.verdict:
         then = f"read {folder / outcome.task.key}/report.md"

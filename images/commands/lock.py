@@ -84,8 +84,8 @@ def lock(
 def _unreachable_error(unreachable: Mapping[str, Sequence[Problem]]) -> UserError:
     """Return the error for package indexes that did not answer, with a problem for each host.
 
-    `unreachable` maps the URL of an index to the problems of the images that it kept from being
-    locked.
+    `unreachable` maps the URL of an index to problems, one for each image that it kept from being
+    locked. `where` of a problem is the image's name.
     """
     images_by_host: dict[str, list[str]] = {}
     for index, failures in unreachable.items():
@@ -119,6 +119,7 @@ def lock_debian_packages(
     then only reported, as images can be built without it; with `upgrade`, it raises UserError, too.
     """
     folder = sources.workspace.locks
+    # `path` is the lock's file in the folder of locks.
     for path, base in base_images.made_of_packages(images, sources.workspace.root).items():
         if check:
             debian.require(base, folder)
@@ -168,8 +169,9 @@ def _find_debian_lock(base: Base, folder: Path) -> debian.DebianLock | None:
 def _write_records(images: Sequence[Image], folder: Path) -> str:
     """Record the digest of each locked wheel's RECORD, for wheels that have none yet.
 
-    Of wheels that an image prunes, also the digest of the RECORD after pruning. Returns a sentence
-    about what was read.
+    A RECORD is a wheel's list of its files with their hashes. The digests go to a table in
+    `folder`, the folder of locks. Of wheels that an image prunes, also the digest of the RECORD
+    after pruning. Returns a sentence about what was read.
     """
     locks = {image.lock_name: lock_file.read(image, folder) for image in images}
     before = wheel_records.read(folder)
@@ -201,13 +203,15 @@ def _remove_unused_records(images: Sequence[Image], folder: Path) -> None:
 def _check_records(images: Sequence[Image], folder: Path, then: str) -> str:
     """Raise UserError for packages whose RECORDs nobody has read; else return a sentence.
 
-    `then` is the next command in the error message.
+    A RECORD is a wheel's list of its files with their hashes. The table of them lies in `folder`,
+    the folder of locks. `then` is the next command in the error message.
     """
     releases = set()
     for image in images:
         lock = lock_file.read(image, folder)
         for wheel in measure_records.lacking(lock):
             releases.add(wheel_records.release(wheel.package))
+        # Wheels that the image prunes also need the RECORD that is left after pruning.
         for package, _ in pruner.unmeasured(image.pruning, lock):
             releases.add(wheel_records.release(package))
 

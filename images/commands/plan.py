@@ -78,7 +78,8 @@ def plan(
 def as_json_entry(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
     """Return the entry of an image in the JSON of `plan --json`.
 
-    `locks` has the status of each image's lock, by the image's name.
+    `planned` is the image with the answer of the plan: accepted, or refused with reasons. `locks`
+    has the status of each image's lock, by the image's name.
     """
     blocked = _blocked_reason(planned, locks)
     return {
@@ -102,7 +103,7 @@ def as_json_entry(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str
 
 
 def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterator[str]:
-    """Yield the lines of the table: a row for each image, notes, and the number of images.
+    """Yield the lines of `plan`'s table: a row for each image, notes, and the number of images.
 
     A note stands below the table, once, after the names of the images that it is about. `locks` has
     the status of each image's lock.
@@ -115,7 +116,8 @@ def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterat
         states[state] += 1
         blocked = _blocked_reason(image, locks)
         if image.image and len(planned) > 1:
-            # All images without a lock then share one note.
+            # The reason has a command with the name of the lock. With NAME in its place, all images
+            # without a lock share one note.
             blocked = blocked.replace(image.image.lock_name, "NAME")
         rows.append(_table_row(image, state))
         for note in _notes(image, blocked):
@@ -150,6 +152,7 @@ def _table_row(planned: Planned, state: str) -> tuple[str, ...]:
     The columns are: name, state, torch, CUDA, oldest driver, GPU architectures.
     """
     archs = " ".join(str(arch).removeprefix("sm_") for arch in planned.archs)
+    # Only the major version: `550` of 550.54.14.
     driver = planned.min_driver.partition(".")[0] if planned.min_driver else "-"
     return (
         planned.name,
@@ -164,13 +167,14 @@ def _table_row(planned: Planned, state: str) -> tuple[str, ...]:
 def _notes(planned: Planned, blocked: str) -> list[str]:
     """Return what to know of an image: why it is refused or blocked, its base, and its warnings.
 
-    `blocked` is the reason why it can't be built here; empty if there is none.
+    Each note is a text. `blocked` is the reason why it can't be built here; empty if there is none.
     """
     notes = []
     if planned.reasons:
         notes.append(f"refused: {'; '.join(planned.reasons)}")
     if blocked:
         notes.append(blocked)
+    # Until when nightly runs leave the image's pins alone, and why.
     if planned.kept_reason:
         notes.append(planned.kept_reason)
     if planned.image and planned.image.base.custom:

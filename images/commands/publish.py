@@ -116,8 +116,8 @@ def _claims_of(
 ) -> ClaimSet | None:
     """Return today's claims for an image with these labels, whose validation run is `run`.
 
-    It is one of the `images` to publish, or one that is published already. None if the matrix no
-    longer makes that.
+    Claims are statements about the image that a validation tests. The image is one of the `images`
+    to publish, or one that is published already. None if the matrix no longer makes that.
     """
     name = labels.get(f"{LABELS}.image", "")
     for image in images:

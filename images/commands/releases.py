@@ -27,9 +27,12 @@ FindClaims = Callable[[Mapping[str, str], Evidence], ClaimSet | None]
 def policy(gate: str, sources: Sources, find_claims: FindClaims) -> ReleasePolicy:
     """Return what the matrix requires of an image before it is published.
 
-    `gate` is the option `--gate` (`static,cpu`); if it is empty, the gate of the matrix holds.
+    `gate` is the option `--gate`: the tiers (groups of checks) that an image must have passed, such
+    as `static,cpu`; if it is empty, the gate of the matrix holds. `find_claims` returns today's
+    claims for an image, from its labels and its validation run.
     """
 
+    # An alias is another tag for an image, such as `latest`.
     def aliases_of(name: str) -> list[str]:
         return [alias for alias, image in sources.matrix.aliases.items() if image == name]
 
@@ -43,10 +46,12 @@ def policy(gate: str, sources: Sources, find_claims: FindClaims) -> ReleasePolic
 
 
 def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
-    """Return the release policy for images that are published already.
+    """Return the release policy for images that are published already: what they must have passed.
 
-    `sources` is None if there is no matrix, as beside an installed package. Images are then judged
-    by the claims in their own evidence, and their aliases are unknown.
+    `gate` is the option --gate: tiers (groups of checks) such as `static,cpu`; if it is empty, the
+    gate of the matrix holds or, without a matrix, the default one. `sources` is None if there is no
+    matrix, as beside an installed package. Images are then judged by the claims in their own
+    evidence, and their aliases are unknown.
     """
     if sources:
         return policy(gate, sources, lambda labels, run: claims_of_published(labels, run, sources))
@@ -86,7 +91,8 @@ def claims_of_published(
 ) -> ClaimSet | None:
     """Return today's claims for a published image with these labels.
 
-    None if the matrix makes another image of its name today, or has no lock of it.
+    Claims are statements about an image that a validation tests; `run` is the image's validation
+    run. None if the matrix makes another image of its name today, or has no lock of it.
     """
     name = labels.get(f"{image_labels.LABELS}.image", "")
     image = None

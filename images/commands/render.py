@@ -99,8 +99,9 @@ def render(
 def _write_context(image: Image, options: BuildOptions, pinned: Mapping[str, str]) -> None:
     """Write the build context of an image, and the record of its inputs, to OUT/NAME.
 
-    `pinned` has the digests of base images that the checkout pins. Optional packages that the image
-    will lack are reported on stderr. Raises UserError where a wheel or the lock is missing.
+    OUT is `options.out`. `pinned` has the digests of base images that the checkout pins, by their
+    reference. Optional packages that the image will lack are reported on stderr. Raises UserError
+    where a wheel or the lock is missing.
     """
     workspace = options.sources.workspace
     base_context = contexts.base_context(image.base, options.base, pinned)

@@ -182,7 +182,9 @@ def _require_one_input(name: str, evidence: Path | None) -> None:
 def _judge_again(file: Path, tiers: Sequence[Tier]) -> Verdict:
     """Judge recorded evidence by the claims that it contains, only of `tiers` if there are any.
 
-    Raises UserError if the file is no evidence, or if it has no claims of one of these tiers.
+    Evidence is what an earlier run measured to test claims, statements about an image. A tier is a
+    group of claims, such as those that need a GPU. Raises UserError if the file is no evidence, or
+    if it has no claims of one of these tiers.
     """
     recorded = read_evidence(file)
     # Without claims of a tier, its verdict would be empty: not even UNPROVEN.
@@ -192,6 +194,7 @@ def _judge_again(file: Path, tiers: Sequence[Tier]) -> Verdict:
         cause = f"this evidence has no claims of the {' and '.join(absent)} tier"
         then = f"give --tier only tiers that it has: {', '.join(recorded_tiers)}"
         raise wrong(str(file), cause, then)
+    # Evidence of an audit needs judges of its own; None for all other evidence.
     judges = _judges_of(recorded)
     verdict = judge(recorded.claim_set, recorded, tiers or tuple(Tier), judges=judges)
     return explain(verdict)

@@ -36,8 +36,8 @@ def _parsable(what: str, parse: Callable[[str], object], value: object) -> str:
 def word(pattern: str, what: str, reserved: tuple[str, ...] = ()) -> BeforeValidator:
     """Return a validator for text that goes unchanged into a Dockerfile, a file name or a tag.
 
-    The whole text must match `pattern` and be none of `reserved`. `what` names the expected kind
-    in the message of the error.
+    The whole text must match `pattern` and be none of `reserved`. `what` names the expected kind in
+    the message of the error. The validator returns the value as text, or raises ValueError.
     """
 
     def checked(value: object) -> str:
@@ -189,6 +189,7 @@ class PrebuiltRelease(DeviceCode):
         contradictions = []
         if name != self.package:
             contradictions.append(f"package {name}")
+        # `public`: the version without its local part.
         if version.public != str(Version(self.version)):
             contradictions.append(f"version {version.public}")
         # A file name need not have a local version (+cu12torch2.7cxx11abitrue), but a wrong one is
@@ -439,7 +440,8 @@ class Facts(Row):
         """Return the facts for a platform. On linux/arm64, what was not measured is unknown.
 
         The tables of `arm64` take the place of those for x86-64. All other tables, such as those of
-        CUDA and of drivers, hold on both platforms.
+        CUDA and of drivers, hold on both platforms. Raises KeyError for a release of torch or
+        bitsandbytes under `arm64` that the tables for x86-64 lack.
         """
         if platform is Platform.AMD64:
             return self
@@ -462,7 +464,11 @@ class Facts(Row):
         )
 
     def _torch_on_arm64(self, version: str) -> TorchFacts:
-        """Return a torch release with the CUDA variants and device code of its aarch64 wheels."""
+        """Return a torch release with the CUDA variants and device code of its aarch64 wheels.
+
+        Raises KeyError for a release that facts.yaml has for one platform only. A CUDA of which
+        there is no wheel on x86-64 is left out.
+        """
         on_amd64 = self.torch[version]
         variants = {}
         for cuda, code in self.arm64.torch[version].variants.items():

@@ -73,7 +73,7 @@ def _short_hash(content: list[Any]) -> str:
 
 
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
-    """Read both files; the default of `matrix` is the checkout's matrix.yaml.
+    """Read matrix.yaml and facts.yaml; the default of `matrix` is the checkout's matrix.yaml.
 
     Raises UserError with every wrong key and value of a file at once. If there are none, it has
     every name in the matrix that stands twice or points at nothing.
@@ -123,7 +123,7 @@ class Fault(NamedTuple):
 
 
 def find_inconsistencies(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
-    """Yield names that stand twice or point at nothing, which types can't find.
+    """Yield problems of matrix.yaml that types can't find: names that stand twice or mean nothing.
 
     `file` is the file of the matrix, which has the line numbers.
     """
@@ -177,7 +177,11 @@ def _check_base(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_indexes(matrix: Matrix) -> Iterator[Fault]:
-    """Yield packages of private indexes that stand twice, or that another key takes elsewhere."""
+    """Yield packages of private indexes that stand twice, or that another key takes elsewhere.
+
+    Names that are not spelled canonically (PEP 503) are faults, too.
+    """
+    # Package -> the key of the matrix by which it would come from elsewhere.
     keys_elsewhere = _keys_elsewhere(matrix)
     # Package -> the first index that names it.
     first_indexes: dict[str, str] = {}
@@ -201,7 +205,7 @@ def _keys_elsewhere(matrix: Matrix) -> dict[str, str]:
 
     Some keys are for packages that no index has as a wheel. The parts of a toolkit, and versions
     that replace what is required, are taken from the default index (uv binds no override to
-    another).
+    another). The names are canonical (PEP 503); of several keys, one is named.
     """
     keys = {}
     for toolkit in matrix.toolkits.values():
@@ -211,6 +215,7 @@ def _keys_elsewhere(matrix: Matrix) -> dict[str, str]:
         for requirement in overrides:
             keys[requirement.partition("==")[0]] = "overrides"
     for profile in matrix.profiles.values():
+        # Distribution -> why the profile leaves it out, or has it in another version.
         for reasons in profile.waived.values():
             keys |= dict.fromkeys(reasons, "waived")
     for row_name, row in matrix.sources.items():
@@ -267,7 +272,8 @@ def _check_pin(path: yamlfile.Path, name: str, layered: set[str]) -> Iterator[Fa
 def _check_without(matrix: Matrix) -> Iterator[Fault]:
     """Yield distributions under `without` of an image that its stack does not pin.
 
-    A typo there would keep a package that was to be left out.
+    The stack is the set of pins for the image's torch; versions that replace what packages require
+    (`overrides`) count, too. A typo there would keep a package that was to be left out.
     """
     for index, row in enumerate(matrix.images):
         torch = str(row.image_name.torch)
@@ -292,6 +298,7 @@ def _check_aliases(matrix: Matrix) -> Iterator[Fault]:
             yield Fault(("aliases", alias), cause, "rename the alias")
         if name not in image_names:
             cause = f"the alias {alias!r} names {name}, which is not in `images`"
+            # So low a cutoff finds the nearest names, however far.
             close = get_close_matches(name, image_names, cutoff=0.1)
             yield Fault(("aliases", alias), cause, f"name one of {', '.join(close)}")
 
@@ -345,7 +352,11 @@ def _check_nightly_ranges(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_nightly_names(matrix: Matrix) -> Iterator[Fault]:
-    """Yield torch minors under `nightly` that have no stack, and layers that the matrix lacks."""
+    """Yield torch minors under `nightly` that have no stack, and layers that the matrix lacks.
+
+    A stack is the set of pins for one torch minor. `held` lists the layers that nightly builds take
+    as they are locked.
+    """
     nightly = matrix.nightly
     for key, minors in (("stacks", [*nightly.stacks]), ("kept", [*nightly.kept])):
         for torch in minors:
@@ -358,7 +369,11 @@ def _check_nightly_names(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_profiles(matrix: Matrix) -> Iterator[Fault]:
-    """Yield faults of profiles: what they are called, extend, pin and waive."""
+    """Yield faults of profiles: the names in them, and what they extend, pin and waive.
+
+    A profile is a set of packages for a framework. What it waives, a package requires and the image
+    lacks, or has in another version.
+    """
     for name, profile in matrix.profiles.items():
         place: yamlfile.Path = ("profiles", name)
         yield from _check_names_of_profile(place, profile)
@@ -383,8 +398,9 @@ def _check_stack_of_profile(
 ) -> Iterator[Fault]:
     """Yield faults of a profile's pins for one torch minor: there must be a stack for it.
 
-    The profile must not pin another torch than the stack. A profile that it extends must have pins
-    for the same minor. `place` is the path of the profile in the file.
+    A stack is the set of pins of all images with that torch. The profile must not pin another torch
+    than the stack. A profile that it extends must have pins for the same minor. `place` is the path
+    of the profile in the file.
     """
     path = (*place, "stacks", torch)
     pins = profile.stacks[torch]
@@ -423,7 +439,10 @@ def _check_names_of_profile(place: yamlfile.Path, profile: Profile) -> Iterator[
 
 
 def _check_extensions(matrix: Matrix) -> Iterator[Fault]:
-    """Yield extensions of profiles that are no row of `sources`, or whose package is not pinned."""
+    """Yield extensions of profiles that are no row of `sources`, or whose package is not pinned.
+
+    An extension names a row of `sources` that makes a package with its compiled extensions.
+    """
     for name, profile in matrix.profiles.items():
         # An extension may belong to a package that only the extended profile pins.
         pinned: set[str] = set()

@@ -86,6 +86,7 @@ class ImageName:
     def parse(cls, text: str) -> Self:
         """Return the parts of an image's name, such as `cu126-torch25-py312-sm90-devel-PROFILE`.
 
+        Parts that the name leaves out are None or False; without a platform, it means linux/amd64.
         Raises UserError, with the grammar of names, if the text is no name.
         """
         # The platform is cut off first: otherwise `-PROFILE`, which may have hyphens, would match

@@ -50,7 +50,8 @@ CHECKOUT = Workspace(RESOURCES / MATRIX_NAME)
 def find(matrix: Path | None, directory: Path) -> Workspace:
     """Return the workspace of a matrix file, or else of the one in `directory`, or the checkout's.
 
-    Raises UserError if `matrix` is given and is no file.
+    A workspace is the folder of a matrix.yaml, with its locks, results and builds. Raises UserError
+    if `matrix` is given and is no file.
     """
     if matrix is not None:
         if not matrix.is_file():

@@ -59,8 +59,8 @@ def _pin(value: object) -> str:
 def _index_address(value: object) -> str:
     """Return the address of an index without a slash at its end.
 
-    Raises ValueError for another scheme than HTTP, and for a login, a query or a fragment. The
-    message does not repeat the address, which may hold a password.
+    Raises ValueError for another scheme than http and https, and for a login, a query or a
+    fragment. The message does not repeat the address, which may hold a password.
     """
     address = urlsplit(str(value))
     if address.scheme not in ("https", "http") or not address.hostname:

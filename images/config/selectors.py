@@ -53,7 +53,8 @@ class Selector:
         """Return whether an image of the plan matches this selector.
 
         A selector is a name, a glob (`cu126-*`) or a condition (`torch>=2.8`, `profile!=trl`). A
-        condition on a version that is not known does not match.
+        condition on a version that is not known does not match. `image` is a `Planned` of
+        images/planning/plan.py.
         """
         if not self.key:
             return fnmatch.fnmatchcase(image.name, self.value)
@@ -82,7 +83,8 @@ class Selector:
 def parse(text: str) -> Selector:
     """Read a selector of images: a name, a glob (`cu126-*`) or a condition (`torch>=2.8`).
 
-    Raises UserError, with examples, for any other text.
+    A name or a glob becomes a selector without a key. Raises UserError, with examples, for any
+    other text.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -112,6 +114,7 @@ def _why_wrong(condition: Selector) -> str:
 
     try:
         if key in _VERSIONED:
+            # `parse` also reads `2.7.1`, and drops its last part.
             minor = Minor.parse(value)
             if str(minor) != value:
                 return f"images differ in major and minor version only: write {minor}, not {value}"
@@ -128,7 +131,10 @@ def _why_wrong(condition: Selector) -> str:
 
 
 def unmatched(selector: Selector | str, names: Sequence[str]) -> UserError:
-    """Return the error for a selector that matches no image. It shows the most similar `names`."""
+    """Return the error to raise for a selector that matches no image.
+
+    It shows the most similar of `names`, those of images and aliases.
+    """
     then = f"`{command('plan')}` lists all"
     close = get_close_matches(str(selector), names, n=3, cutoff=0.5)
     if close:

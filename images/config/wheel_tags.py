@@ -19,7 +19,8 @@ def supported_tags(
 ) -> tuple[Tag, ...]:
     """Return every tag of a wheel that can be installed on this Python, glibc and processor.
 
-    The best tag comes first: compiled for this Python and the newest glibc, as pip and uv choose.
+    A tag (`cp311-cp311-manylinux_2_28_x86_64`) says for which Python and platform a wheel is. The
+    best tag comes first: compiled for this Python and the newest glibc, as pip and uv choose.
     """
     # A manylinux tag names the oldest glibc that the wheel runs on, so all up to this glibc fit.
     platforms = []

@@ -40,10 +40,11 @@ class YamlFile:
 
 
 def parse(name: str, text: str) -> YamlFile:
-    """Read YAML text; `name` is the file's, for messages.
+    """Return the data of YAML text, and the line of each value. `name` is the file's, for messages.
 
-    Raises UserError, with the line where that is known, for an empty file, a syntax error, a
-    control character, and values that nest too deep. Duplicate keys are only listed.
+    Every number stays text. Raises UserError, with the line where that is known, for an empty file,
+    a syntax error, a control character, and values that nest too deep. Duplicate keys are only
+    listed, in `duplicates` of the result.
     """
     try:
         node = yaml.compose(text, Loader=_LOADER)
@@ -82,9 +83,9 @@ def _read_node(
 ) -> Any:
     """Return the plain data of a node (lists, dicts and texts), and note lines and duplicates.
 
-    `path` leads to the node in the file `name`. The line of every node below it is added to
-    `lines`, and a problem for every duplicate key to `duplicates`: the first of two equal keys
-    counts.
+    `path` has the keys and indexes that lead to the node in the file `name`. The line of the node
+    and of every node below it is added to `lines`, and a problem for every duplicate key to
+    `duplicates`: the first of two equal keys counts.
     """
     # A value in a mapping has the line of its key, which was noted before.
     lines.setdefault(path, node.start_mark.line + 1)
@@ -127,6 +128,7 @@ def validated(model: type[Model], file: YamlFile, page: str) -> Model:
 
     Raises UserError with every key that stands twice, is unknown or missing, or has a wrong value.
     """
+    # Keys that stand twice were found when the file was read.
     problems = list(file.duplicates)
     model_of_file = None
     try:

@@ -88,7 +88,7 @@ def acquire(
 def _acquire_custom(
     engine: Engine, base: Base, reference: str, on_progress: Callable[[str], None]
 ) -> BaseContext:
-    """Return a custom base, which is pulled if the engine lacks it.
+    """Return a custom base (named by the user), which is pulled if the engine lacks it.
 
     Raises UserError if it is for another platform than `base`, or images can't be built on it.
     """
@@ -105,7 +105,10 @@ def _acquire_custom(
 def _acquire_by_digest(
     engine: Engine, base: Base, digest: str, on_progress: Callable[[str], None]
 ) -> BaseContext:
-    """Return a base by its pinned digest. Raises UserError if it is nowhere: no other will do."""
+    """Return a base by its pinned digest, from the engine or else pulled from a registry.
+
+    Raises UserError if neither has it: no other image will do.
+    """
     reference = by_digest(base, digest)
     info = _find_or_pull(engine, base, reference, "", on_progress)
     if info is None:
@@ -193,7 +196,7 @@ def _find_or_pull(
 ) -> ImageInfo | None:
     """Return the image of a reference, for the base's platform, from the engine or a registry.
 
-    None: the engine lacks it, and no registry answers.
+    None: the engine lacks it, and no registry answers that has it.
 
     `note` follows the reference in the line of progress about pulling.
     """
@@ -218,7 +221,9 @@ def _read_custom(
 ) -> BaseContext:
     """Return a custom base with the interpreter that it brings, as read in it.
 
-    Raises UserError, with every reason, if the images of `base` can't be built on it.
+    A custom base is any image that the user named, with --base or in matrix.yaml. A program reads
+    its facts in a container. Raises UserError, with every reason, if the images of `base` can't be
+    built on it.
     """
     program = (TEMPLATES / "base" / "read_base.sh").read_text(encoding="utf-8")
     user = str(user_overlay.USER)
@@ -241,7 +246,7 @@ def _read_custom(
 def _run_in_base(engine: Engine, reference: str, words: Sequence[str], *, user: str) -> str:
     """Return what a command prints in a container of a base, without network.
 
-    Raises UserError if it fails.
+    `words` are the command, `user` who runs it there. Raises UserError if it fails.
     """
     spec = ContainerSpec(reference, words, name=f"{reference} (reading it)", user=user)
     with engine.container(spec) as container:

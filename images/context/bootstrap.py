@@ -60,8 +60,10 @@ def bootstrap(
 ) -> ImageInfo:
     """Make a base on this machine, load it into the engine under `name`, and return its image.
 
-    The image's ID depends on nothing but the lock. Raises UserError if mmdebstrap fails.
+    `lock` pins the Debian packages that it is made of. The image's ID depends on nothing but the
+    lock. Raises UserError if mmdebstrap fails.
     """
+    # The tar of all files is the image's only layer. It may be large, so it is kept on disk.
     with tempfile.NamedTemporaryFile(prefix="truetag-base-") as spool:
         layer_digest = hashlib.sha256()
         for chunk in _root_file_system(base, lock, host):
@@ -111,7 +113,7 @@ def _sources(lock: DebianLock) -> str:
 def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
     """Install mmdebstrap, the program that makes base images, with apt if it is missing.
 
-    Raises UserError if this user may not install packages, or without apt.
+    Raises UserError if mmdebstrap is missing and this user is not root or has no apt-get.
     """
     if shutil.which("mmdebstrap"):
         return
@@ -184,8 +186,8 @@ def _run_mmdebstrap(command: Sequence[str], suite: str, host: HostSettings) -> I
 def _make_repository(base: Base, lock: DebianLock, host: HostSettings, repository: Path) -> None:
     """Fetch a base's packages into a new Debian repository, each checked by its hash.
 
-    `repository` is the folder to make; a list of the packages is put beside it. Raises UserError if
-    a package can't be fetched, or has another hash.
+    `lock` lists them. `repository` is the folder to make; a list of the packages is put beside it.
+    Raises UserError if a package can't be fetched, or has another hash.
     """
     package_list = repository.with_name("lock")
     package_list.write_bytes(lock.serialize_only(lock.base))

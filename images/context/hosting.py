@@ -67,11 +67,11 @@ class HostSettings:
     warnings: tuple[str, ...] = ()
 
     def network(self, *, local: bool, rootless: bool = False, offline: bool = False) -> str | None:
-        """Return the network mode of build steps; None: the engine's default.
+        """Return the network mode of build steps: `none`, `host`, or None for the engine's default.
 
-        If the engine runs on this machine (`local`), and an index or a proxy listens on its
-        loopback, steps need the host's network to reach it. Raises UserError if the engine is
-        `rootless` then: its host's network is one of its own.
+        `offline` builds get no network. If the engine runs on this machine (`local`), and an index
+        or a proxy listens on its loopback, steps need the host's network to reach it. Raises
+        UserError if the engine is `rootless` then: its host's network is one of its own.
         """
         if offline:
             return "none"
@@ -79,6 +79,7 @@ class HostSettings:
         if not on_loopback:
             return None
         if rootless:
+            # The setting that names the address, for example `http_proxy`.
             name, address = on_loopback[0]
             shown = _USERINFO.sub("***@", address)
             cause = (
@@ -122,7 +123,7 @@ class HostSettings:
     def redact(self, text: str) -> str:
         """Return a text without passwords of the settings, and without the users of any address.
 
-        `***` stands in their place.
+        `***` stands in place of a password, and of the part before the `@` in an address.
         """
         passwords: list[str] = []
         for name, value in self.values:
@@ -135,7 +136,7 @@ class HostSettings:
                     passwords.append(password_of_address)
 
         for password in passwords:
-            # Addresses have it quoted (%40 for @), messages may have it plain.
+            # Addresses have a password quoted (%40 for @), messages may have it plain.
             text = text.replace(password, "***").replace(unquote(password), "***")
         return _USERINFO.sub("***@", text)
 
@@ -222,7 +223,8 @@ def settings_of(
 def _find_index(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return the variables of pip and uv for the package index: its address, hosts, time limits.
 
-    Also returns a warning for each variable that a build can't use.
+    The first value is variable -> value. The second one has a warning for each variable that a
+    build can't use.
     """
     warnings = []
     for name in _FURTHER_INDEXES:
@@ -241,6 +243,7 @@ def _find_index(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
     index = {}
     for name, value in sorted(env.items()):
+        # Only variables with which pip and uv find their index count.
         if not value or not _INDEX_VARIABLES.fullmatch(name):
             continue
         # No build step asks a private index of the matrix: its login stays on this machine.
@@ -266,7 +269,9 @@ def _is_folder(name: str, value: str) -> bool:
 def find_bundle(env: Mapping[str, str]) -> tuple[bytes | None, list[str]]:
     """Return the first bundle of certificates that a variable names, or None; and warnings.
 
-    There is a warning for each variable that names something else.
+    `env` are environment variables. Some of them, such as SSL_CERT_FILE, may name a file; its
+    content is returned. There is a warning for each such variable before it that names something
+    else.
     """
     warnings: list[str] = []
     for name in _CA_VARIABLES:

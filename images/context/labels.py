@@ -56,8 +56,8 @@ def labels(
 ) -> dict[str, str]:
     """Return the labels of an image, OCI's own and ours, sorted by name. Empty ones are left out.
 
-    missing: package -> why the image lacks it. recipe: the digest of what its layers are made of;
-    empty: not known.
+    `base_context` is the base that it is built on. `missing`: package -> why the image lacks it.
+    `recipe`: the digest of what its layers are made of; empty: not known.
     """
     of_matrix = _labels_of_matrix(image, missing)
     silent_faults = sorted(fault.issue for fault in silent.find_faults(image.versions).values())
@@ -125,8 +125,8 @@ def match_todays_build(labels: Mapping[str, str], image: Image) -> bool:
 def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
     """Return what an image lacks by its own labels: package, or `NAME extensions` -> why.
 
-    Only optional packages and compiled extensions of a profile may be lacking. All else that the
-    label names is ignored, and so is a damaged label.
+    `image` is what the matrix says of it today. Only optional packages and compiled extensions of a
+    profile may be lacking. All else that the label names is ignored, and so is a damaged label.
     """
     try:
         declared = json.loads(labels.get(f"{LABELS}.missing", "{}"))

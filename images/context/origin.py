@@ -45,6 +45,9 @@ def of_build(
 ) -> Origin:
     """Return the origin of an image that is built on this base with today's templates and lock.
 
+    The origin is the image's recipe, a digest of all that its layers are made of, and the record of
+    the layers that builds of recipes gave. Without a recipe, it says why there is none.
+
     `locks` is the folder of locks. wheels: file name -> sha256, of wheels that no index has.
     missing: package -> why it is lacking.
     """
@@ -66,6 +69,7 @@ def of_build(
     recipe = image_recipe(
         image, lock.files, base, recipe_of_base, wheels=own_wheels, missing=missing
     )
+    # Only a custom base is named; empty: it is the one of the matrix.
     custom_base = base.reference if base.origin == "custom" else ""
     return Origin(recipe=recipe, record=record, base=custom_base)
 
@@ -81,8 +85,9 @@ def of_labels(
 ) -> Origin:
     """Return the origin of an existing image, whose labels name its base and its recipe.
 
-    An older recipe than today's is returned if the image's label names it and the record has its
-    layers; in all other cases, today's recipe.
+    The origin has its recipe, which is a digest of all that its layers are made of, and the record
+    of the layers that builds of recipes gave. An older recipe than today's is returned if the
+    image's label names it and the record has its layers; in all other cases, today's recipe.
 
     `locks` is the folder of locks. wheels: file name -> sha256, of wheels that no index has.
     missing: package -> why it is lacking.
@@ -113,7 +118,12 @@ def _of_todays_recipe(
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Origin:
-    """Return the origin of an image as if this checkout had built it, on the base of its labels."""
+    """Return the origin of an image as if this checkout had built it, on the base of its labels.
+
+    The origin has the recipe that its layers follow, or why there is none. `locks` is the folder of
+    locks. wheels: file name -> sha256, of wheels that no index has. missing: package -> why it is
+    lacking.
+    """
     base = BaseContext.from_labels(labels)
     # On a base that was made of Debian packages, the first layer installs more packages of the same
     # lock. No label lists them, so they are read from the lock.
@@ -124,7 +134,11 @@ def _of_todays_recipe(
 
 
 def why_no_recipe(image: Image, base: BaseContext) -> str:
-    """Return why layers on a base have no recipe, with the next command; empty: they have one."""
+    """Return why layers on a base have no recipe, with the next command; empty: they have one.
+
+    A recipe is a digest of all that decides the bytes of a layer. So the base must be known by its
+    bytes, and not by a tag only.
+    """
     if base.origin == "tag":
         pin = by_installation(
             checkout="pin the tag (`python -m tools.pin`)",

@@ -38,6 +38,7 @@ def files(pruning: Pruning) -> dict[str, bytes]:
         alternatives.append({"files": pattern, "keep": remaining})
     # `by_design`: kernels that their library leaves empty on purpose.
     options = {
+        # 90 for sm_90.
         "arch": int(f"{pruning.arch.major}{pruning.arch.minor}"),
         "nvidia": pruning.nvidia,
         "alternatives": alternatives,
@@ -68,11 +69,13 @@ def key(pruning: Pruning) -> str:
 def unmeasured(pruning: Pruning | None, lock: Lock) -> list[tuple[Package, str]]:
     """Return the wheels of which nobody has recorded what this pruner leaves: package and sha256.
 
-    `lock` has what is recorded of its wheels (locks/records.json). Only wheels with libraries that
-    the pruner reads count. Without pruning, there are none.
+    The pruner takes code for other GPUs out of libraries. `lock` has what is recorded of its wheels
+    (locks/records.json). Only wheels with libraries that the pruner reads count. Without pruning,
+    there are none.
     """
     if pruning is None:
         return []
+    # Records are kept by this digest of the pruner's code and options.
     own_key = key(pruning)
     wheels = []
     for package in lock.packages():

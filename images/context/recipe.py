@@ -92,8 +92,9 @@ def image_recipe(
 ) -> ImageRecipe:
     """Return the recipe of an image that is built of these locks on this base.
 
-    wheels: file name -> sha256, of wheels that no index has. missing: optional package -> why the
-    image lacks it.
+    It holds a digest for each layer, of all that decides the layer's bytes. locks: file name ->
+    content. base_recipe: the same digest of the base. wheels: file name -> sha256, of wheels that
+    no index has. missing: optional package -> why the image lacks it.
     """
     # The context is rendered without settings of this machine, and without the suite, which changes
     # with this project. It gets empty files for the wheels: their true digests are put in below.
@@ -111,13 +112,14 @@ def dockerfile_recipe(
 ) -> ImageRecipe:
     """Return the recipes of the layers of a Dockerfile's last stage, which is the image.
 
-    files: path in the context -> sha256. base: the recipe of the base image.
+    A recipe is a digest of all that decides the bytes of a layer. `dockerfile` is the text. files:
+    path in the context -> sha256. base: the recipe of the base image.
     """
     stages: dict[str, _Stage] = {}
     stage = _Stage(digest=base)
     for instruction in instructions(dockerfile):
         if instruction.keyword == "FROM":
-            # `FROM system AS torch`
+            # `FROM system AS torch`: a new stage, on top of an earlier one or of the base image.
             below, _, name = instruction.text.partition(" AS ")
             stage = _begin_stage(below, stages, base)
             stages[name] = stage
@@ -146,9 +148,10 @@ def _add_instruction(
 ) -> None:
     """Add an instruction to the digest of its stage and, if it makes a layer, to the layers.
 
-    Left out are labels, the layer of the suite, and variables that only installers read: what is in
-    them changes no other file. `files` has the sha256 of each path in the context, and `stages` are
-    the stages so far, by name.
+    `stage` is changed. The digest covers all that decides the bytes of its layers. Left out are
+    labels, the layer of the suite, and variables that only installers read: what is in them changes
+    no other file. `files` has the sha256 of each path in the context, and `stages` are the stages
+    so far, by name.
     """
     keyword, text = instruction
     if keyword == "ENV":

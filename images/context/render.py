@@ -141,6 +141,7 @@ def render(
 def _lock_files(image: Image, locks: Mapping[str, bytes], provided: Container[str]) -> Context:
     """Return the locks below locks/, without the packages that a wheel provides.
 
+    A lock is a requirements file with hashes; the result is path in the build context -> content.
     `locks`: `torch.txt` and the like -> content. `provided`: names of packages. The lock of the
     bottom layer is split into NVIDIA's libraries and all else, where it has both.
     """
@@ -170,7 +171,7 @@ def _step_files(image: Image) -> Context:
 def _final_environment(
     image: Image, base: BaseContext, locks: Mapping[str, bytes]
 ) -> dict[str, str]:
-    """Return the variables of the final stage, which the image's users see.
+    """Return the environment variables of the Dockerfile's final stage, which the users see.
 
     They differ between images. A stage that images share must not have them: with other variables,
     its steps would be built anew.
@@ -208,10 +209,12 @@ def content_of(file: bytes | Path) -> bytes:
 def split_bottom_lock(files: Context, bottom: str) -> Context:
     """Return two locks in place of the bottom layer's: of NVIDIA's libraries, and of all else.
 
-    Each is about half of an image's size, and engines fetch and unpack layers side by side. Images
-    for single architectures also share the libraries' layer, as long as these are not pruned.
+    Locks are requirements files below locks/ in `files`, the build context. Each is about half of
+    an image's size, and engines fetch and unpack layers side by side. Images for single
+    architectures also share the libraries' layer, as long as these are not pruned.
 
-    `bottom` is the layer's name. Nothing is returned if one of the two locks would be empty.
+    `bottom` is the layer's name. The result is path -> content; {} if one of the two locks would be
+    empty.
     """
     lock = content_of(files[f"locks/{bottom}.txt"])
     names = frozenset(locked_versions(lock))
@@ -240,7 +243,7 @@ def libraries_stage(index: str, *, pruned: bool = False) -> Stage:
 def _stages(
     image: Image, files: Context, wheels: Sequence[str], missing: Collection[str], index: str
 ) -> Iterator[Stage]:
-    """Yield the stages of the image's Python layers, bottom first.
+    """Yield the stages of the Dockerfile that install the image's Python layers, bottom first.
 
     `files` are those of the context so far, `wheels` the names of the wheels' files in it,
     `missing` the packages that the image goes without, and `index` the installer's arguments for
@@ -259,6 +262,7 @@ def _stages(
 
     replaced_by_wheels = image.choose_compiled_wheels(wheels)
     for name in image.layers:
+        # The packages of the layer that the matrix pins.
         pins = [pin for pin in image.pins if pin.layer == name]
         # The lock of a layer may be empty: all its packages come as wheels.
         locked = locked_versions(files.get(f"locks/{name}.txt", b""))
@@ -378,7 +382,8 @@ def overlay_files(
 def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[str]) -> bytes:
     """Return the constraints file for users' packages: the only versions that pip and uv may take.
 
-    `missing` are the packages that the image goes without.
+    `locks`: `torch.txt` and the like -> content of the lock of a layer. `missing` are the packages
+    that the image goes without.
     """
     versions = {}
     # Some packages of additions.yaml, such as torchaudio, publish a release for each torch. pip
@@ -386,6 +391,7 @@ def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[st
     torch = image.pin("torch")
     if torch:
         minor = str(Minor.parse(torch.version))
+        # `row.torch`: torch's minor release -> the version of the package that fits it.
         for name, row in packages().items():
             if minor in row.torch and not image.pin(name):
                 versions[name] = row.torch[minor]

@@ -19,7 +19,8 @@ No file of an image has a later time, so that the same packages give the same by
 def environment(folder: Path = TEMPLATES, *, html: bool = False) -> Environment:
     """Return the Jinja environment of a folder of templates. `html`: values are escaped.
 
-    Each template can use the filter `quoted`, and the tables of expectations.yaml: `debian.RDMA`.
+    A variable that a template uses and does not get is an error. Each template can use the filter
+    `quoted`, and the tables of expectations.yaml: `debian.RDMA`.
     """
     jinja = Environment(
         loader=FileSystemLoader(folder),

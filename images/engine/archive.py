@@ -18,8 +18,9 @@ _CHUNK = 1 << 20
 
 
 def pack(files: Files) -> Iterator[bytes]:
-    """Yield the tar of these files in chunks of about 1 MiB. A file on disk is read in its turn.
+    """Yield the tar of these files in chunks of about 1 MiB.
 
+    `files`: path in the tar -> its content, or the file on disk to read when its turn comes.
     Members are sorted, belong to root and are dated 1970. Folders have mode 0755, and so have
     programs: what is executable on disk, and bytes that are a script (`#!`) or an ELF file. All
     others have 0644. Raises OSError if a file can't be read, or changes its size meanwhile.
@@ -33,14 +34,16 @@ def pack(files: Files) -> Iterator[bytes]:
             if len(chunk) >= _CHUNK:
                 yield bytes(chunk)
                 chunk.clear()
+    # A tar ends with two blocks of zeros.
     end_of_archive = bytes(tarfile.BLOCKSIZE * 2)
     yield bytes(chunk) + end_of_archive
 
 
 def _with_parent_folders(files: Files) -> dict[str, bytes | Path | None]:
-    """Return the files by their paths in normal form, and each folder above them with None.
+    """Return the files by path, and also each folder above them, with None as its content.
 
-    Without an entry for a folder, the engine makes one that only root can read.
+    Paths lose what is superfluous: `a//b/` becomes `a/b`. Without an entry for a folder, the engine
+    makes one that only root can read.
     """
     contents: dict[str, bytes | Path | None] = {}
     for name, content in files.items():
@@ -53,9 +56,11 @@ def _with_parent_folders(files: Files) -> dict[str, bytes | Path | None]:
 
 
 def _member(name: str, content: bytes | Path | None) -> Iterator[bytes]:
-    """Yield header, content and padding of one file, or of a folder (`content` is None).
+    """Yield the bytes of one member of a tar: its header, its content, and zeros up to a block.
 
-    The format is GNU's: BuildKit takes an archive in PAX format for a Dockerfile.
+    `content`: that of a file, or the file on disk that has it; None makes `name` a folder. The
+    format is GNU's: BuildKit takes an archive in PAX format for a Dockerfile. Raises OSError if a
+    file can't be read, or changes its size meanwhile.
     """
     header = tarfile.TarInfo(name)
     if content is None:
@@ -67,6 +72,7 @@ def _member(name: str, content: bytes | Path | None) -> Iterator[bytes]:
     stream: IO[bytes]
     if isinstance(content, bytes):
         header.size = len(content)
+        # A script or a program file; bytes have no mode that would tell.
         is_program = content.startswith((b"#!", b"\x7fELF"))
         stream = io.BytesIO(content)
     else:

@@ -131,15 +131,17 @@ class Trace:
     def read_image_id(
         self, messages: Iterable[dict[str, Any]], on_event: Callable[[BuildEvent], None]
     ) -> str:
-        """Read the engine's messages to their end, and return the ID of the image.
+        """Read the engine's answer to a build to its end, and return the ID of the built image.
 
-        `on_event` gets the events meanwhile. Raises BuildFailed if a step failed, and UserError if
-        the messages end with neither an image nor an error.
+        `messages` are its decoded JSON objects. `on_event` is called with each event of the build,
+        such as a step's start or a line of its log, as it is read. Raises BuildFailed if a step
+        failed, and UserError if the messages end with neither an image nor an error.
         """
         image_id = ""
         for message in messages:
             if "errorDetail" in message or "error" in message:
                 raise self._explain_failure(message)
+            # BuildKit's own reports come inside the engine's messages, in base64.
             if message.get("id") == "moby.buildkit.trace":
                 for event in self.feed(base64.b64decode(message["aux"])):
                     on_event(event)
@@ -185,6 +187,7 @@ class Trace:
             yield from self._logged(log.vertex, log.stream, log.msg)
         for item in status.statuses:
             vertex = self._vertices.get(item.vertex)
+            # Without a byte so far, there is nothing to tell.
             if vertex and item.current:
                 yield StepProgress(
                     step=item.vertex,
@@ -232,8 +235,10 @@ class Trace:
     def _finished(self, message: Any) -> Iterator[BuildEvent]:
         """Note that a build step has ended, if BuildKit's message about it says so.
 
-        Yields its last line, if that had no end yet, and the event that it ended. Yields nothing if
-        the step was not running.
+        Yields what its output ended with, if that had no line end, and then the event that the step
+        ended. Yields nothing if the message reports no end, or if the step was not running.
+
+        `message` is a protobuf Vertex (BuildKit's word for a step); `_started` has had it before.
         """
         vertex = self._vertices[message.digest]
         vertex.cached = vertex.cached or message.cached
@@ -243,7 +248,8 @@ class Trace:
         # Start -> end of each time that the step ran, in seconds.
         vertex.intervals[vertex.running_since] = message.completed.ToNanoseconds() / 1e9
         vertex.running_since = None
-        # The last line of an output may have no end.
+        # The last line of an output (1: stdout, 2: stderr) may have no end: give it one. `_logged`
+        # changes the dictionary, hence the list.
         for stream, unfinished in list(vertex.unfinished_lines.items()):
             if unfinished:
                 yield from self._logged(message.digest, stream, b"\n")

@@ -51,11 +51,13 @@ class ClassicLayer(StoredLayer):
     """The folder with the files of the layer."""
 
     def read_tar(self) -> LayerTar:
-        """Return the members of its tar, from the tar-split alone: no file is read.
+        """Return the members (files, folders, links) of the layer's tar; no file's content is read.
 
-        A tar-split has one or more segments, then a row for the content of one member, and so on;
-        a folder's content has no bytes. So the segments between two contents hold the padding of
-        the first content, which belongs to no member, and then the header of the second one.
+        They come from the tar-split, the record that Docker keeps of a layer's tar without the
+        contents. It has rows: one or more segments, which are bytes of the tar as they are, then a
+        row that stands for one member's content, and so on; a folder's content has no bytes. So the
+        segments between two contents hold the padding of the first content, which belongs to no
+        member, and then the header of the second one.
         """
         members = []
         between_contents = b""
@@ -66,8 +68,8 @@ class ClassicLayer(StoredLayer):
             elif row["type"] == _CONTENT:
                 header = between_contents[padding_size:]
                 size = row.get("size", 0)
-                # Equal contents have the same size and checksum. For an empty content, some engines
-                # write a checksum and others none.
+                # A text that is equal for equal contents: size and checksum (`payload`). For an
+                # empty content, some engines write a checksum and others none.
                 content = f"{size} {row.get('payload')}" if size else "0"
                 members.append(Member(header, _path_of(row), size, content))
                 between_contents = b""
@@ -149,8 +151,9 @@ def _path_of(row: Mapping[str, Any]) -> bytes:
 def find_layers(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
     """Find the layers of an image in the classic image store of an engine on this machine.
 
-    `data_root` is the engine's folder. `diff_ids` has the digests of all layers, the lowest first.
-    Returns diff ID -> layer. Raises UnreadableLayersError unless this process can read each layer.
+    `data_root` is the engine's folder, such as /var/lib/docker. `diff_ids` are the image's diff
+    IDs, the digests of its layers' uncompressed tars; all of them, the lowest layer first. Returns
+    diff ID -> layer. Raises UnreadableLayersError unless this process can read each layer.
     """
     layers: dict[str, StoredLayer] = {}
     chain_id = ""
@@ -160,6 +163,8 @@ def find_layers(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLay
         chain_id = oci_digest(f"{chain_id} {diff_id}".encode()) if chain_id else diff_id
         record = data_root / "image/overlay2/layerdb/sha256" / chain_id.removeprefix("sha256:")
         try:
+            # `cache-id` names the folder with the layer's files. The tar-split has the rest of its
+            # tar: the headers.
             files = data_root / "overlay2" / (record / "cache-id").read_text().strip() / "diff"
             size = int((record / "size").read_text())
             split = record / "tar-split.json.gz"
@@ -172,7 +177,7 @@ def find_layers(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLay
                 "root on the engine's own machine"
             )
         layer = ClassicLayer(diff_id=diff_id, size=size, split=split, files=files)
-        # Root may read everything.
+        # A file in the layer that this user can't read; empty if none. Root may read everything.
         private_file = find_private_file(layer) if os.geteuid() else ""
         if private_file:
             raise UnreadableLayersError(

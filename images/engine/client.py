@@ -223,7 +223,8 @@ class Engine(AbstractContextManager["Engine"]):
         cancel_build = partial(self._cancel_build, build_id)
         parameters = {**parameters, "buildid": build_id}
         with (
-            # A build that has succeeded need not be cancelled.
+            # `cancel_build` is called if this block fails, or if somebody calls `cancel` meanwhile;
+            # not for a build that has succeeded (always=False).
             self._work.registered(cancel_build, always=False),
             engine_errors("build"),
             self._send(files, "/build", parameters, headers) as messages,
@@ -263,10 +264,11 @@ class Engine(AbstractContextManager["Engine"]):
         """Return what the engine knows of an image: its digests, size, layers and settings.
 
         `ref` is a name, an ID, NAME@DIGEST, or the digest of the image's configuration. Raises
-        NoSuchImage, EngineError.
+        NoSuchImage if the engine has no such image, and EngineError if it can't be asked.
         """
         try:
             data = self.inspect_raw(ref)
+        # The engine itself does not find an image of the containerd store by its configuration.
         except NoSuchImage:
             info = self._find_by_configuration(ref)
             if info is None:
@@ -287,12 +289,15 @@ class Engine(AbstractContextManager["Engine"]):
     def _find_by_configuration(self, digest: str) -> ImageInfo | None:
         """Return the image of the containerd image store whose configuration has this digest.
 
-        None if there is none, or if `digest` is no digest. Raises EngineError.
+        None if there is none, if `digest` is no digest, or if the engine has the classic store,
+        where the engine itself finds an image by this digest. Raises EngineError if the images
+        can't be listed.
         """
         if not self.facts.containerd_images or not digest.startswith("sha256:"):
             return None
         with engine_errors(digest):
             handles = [image["Id"] for image in self.sdk.images()]
+        # Each only once (a dict keeps the order).
         for handle in dict.fromkeys(handles):
             # An image of which content is missing is not what is looked for.
             with suppress(EngineError):
@@ -353,7 +358,9 @@ class Engine(AbstractContextManager["Engine"]):
     def exported(self, ref: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
         """Yield each file of an image's export (`docker save`): configuration, manifests, layers.
 
-        Each file must be read before the next one is asked for. Raises NoSuchImage, EngineError.
+        Yields the file's entry in the export's tar, with its name and size, and a stream of its
+        content, which must be read before the next file is asked for. Raises NoSuchImage,
+        EngineError.
         """
         with engine_errors(ref, image=ref):
             # No limit of time: the classic store first writes the whole export to its disk.
@@ -378,11 +385,12 @@ class Engine(AbstractContextManager["Engine"]):
     # --- images that come from elsewhere ----------------------------------------------------------
 
     def load(self, files: Files, name: str) -> ImageInfo:
-        """Load an image from files as `docker save` writes them, and return it by its name.
+        """Load an image from files as `docker save` writes them, and return what the engine has.
 
-        `files` names the image `name`, and has its configuration, and those of its layers that the
-        engine lacks. The image's digest follows from these bytes alone; `docker import` would put
-        the time into it. Raises UserError.
+        `files` (path -> content) holds the image's configuration, those of its layers that the
+        engine lacks, and a manifest that gives the image this `name`. The image's digest follows
+        from these bytes alone; `docker import` would put the time into it. Raises UserError if the
+        engine can't load it.
         """
         with (
             engine_errors(name),
@@ -406,9 +414,12 @@ class Engine(AbstractContextManager["Engine"]):
         parameters: Mapping[str, str | None],
         headers: Mapping[str, str],
     ) -> Iterator[Iterator[dict[str, Any]]]:
-        """Post files as a tar to a path of the engine's API, and yield its JSON messages.
+        """Post files as a tar to a path of the engine's API, and yield an iterator of its answer.
 
-        There is no limit of time: the engine may be silent as long as it likes.
+        The answer is a stream of JSON messages. They can be read only within the `with` block, as
+        the connection is closed at its end. `parameters` are those of the URL. Raises the SDK's
+        errors; callers put `engine_errors` around it. There is no limit of time: the engine may be
+        silent as long as it likes.
         """
         response = self.sdk._post(
             self.sdk._url(path),
@@ -427,9 +438,10 @@ class Engine(AbstractContextManager["Engine"]):
     def fix_id(self, image_id: str, name: str) -> ImageInfo:
         """Write a built image's configuration anew, give the new image a name, and return it.
 
-        The new digest depends only on what is in the image, not on the engine or the time of the
-        build. If the configuration can't be written so (see `configuration.canonical_bytes`), the
-        image keeps its own. On the containerd image store, the image is unpacked. Raises UserError.
+        `image_id` is what the build returned, `name` is REPOSITORY or REPOSITORY:TAG. The new
+        digest depends only on what is in the image, not on the engine or the time of the build. If
+        the configuration can't be written so (see `configuration.canonical_bytes`), the image keeps
+        its own. On the containerd image store, the image is unpacked. Raises UserError.
         """
         built = self.inspect_raw(image_id)
         config = configuration.canonical_bytes(built, self.steps(image_id))
@@ -487,15 +499,17 @@ class Engine(AbstractContextManager["Engine"]):
             return None
 
     def pull(self, ref: str, *, platform: str = PLATFORM) -> ImageInfo:
-        """Pull an image (`NAME:TAG` or `NAME@DIGEST`) from its registry, and return it.
+        """Pull an image (`NAME:TAG` or `NAME@DIGEST`) from its registry, and return its facts.
 
-        Raises EngineError with the registry's words.
+        `platform`: which of its images, such as `linux/amd64`. Raises EngineError with the
+        registry's words if it can't be pulled.
         """
         repository, tag = parse_repository_tag(ref)
         with engine_errors(ref, then=_PULL_HINT):
             messages = self.sdk.pull(
                 repository, tag or "latest", stream=True, decode=True, platform=platform
             )
+            # Progress is not shown. An error in the middle comes as a message, not as a status.
             for message in messages:
                 if "error" in message:
                     cause = f"can't be pulled: {message['error']}"
@@ -505,12 +519,13 @@ class Engine(AbstractContextManager["Engine"]):
 
 
 def _with_ssh_port(url: str) -> str:
-    """Return an address of an engine, with a port if it is an SSH address without one.
+    """Return an engine's address; if it is `ssh://HOST` without a port, with the port to use.
 
     The port is the one in ~/.ssh/config, else 22. The SDK would always take 22. Any other address
     is returned as it is, and so is every one where ssh is not installed.
     """
     host = url.removeprefix(_SSH)
+    # An equal text had no `ssh://` to remove; a colon means that there is a port.
     if host == url or ":" in host or not shutil.which("ssh"):
         return url
     # `ssh -G` prints the settings for a host, one on a line.
@@ -571,7 +586,10 @@ def connect(url: str | None = None) -> Engine:
 
 
 def _connect_to(named: _NamedEngine) -> Engine:
-    """Connect to an engine that the user named. Raises UserError if it does not answer."""
+    """Connect to an engine that the user named, with an option, a variable or a docker context.
+
+    Raises UserError, with advice for this kind of address, if it does not answer.
+    """
     address = named.address
     try:
         return Engine(address, named.tls)
@@ -592,9 +610,10 @@ def private_home() -> Path:
 
 
 def _named_engine(url: str | None) -> _NamedEngine | None:
-    """Return the engine that the user named; None if there is none (see `connect`).
+    """Return the engine that the user named; None if none was named, so the usual sockets count.
 
-    Raises UserError if docker's current context can't be read or does not exist.
+    The first counts of: `url` (the option --engine), DOCKER_HOST, docker's current context. Raises
+    UserError if docker's current context can't be read or does not exist.
     """
     # The SDK's reading of DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH.
     settings = kwargs_from_env()

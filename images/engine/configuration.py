@@ -72,15 +72,19 @@ def has_layer(text: str) -> bool:
 
 
 def canonical_bytes(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes | None:
-    """Return the configuration of an image, written from what the engine tells of it.
+    """Return an image's configuration as JSON that is equal wherever the same image is built.
 
-    `inspected`: the engine's answer about the image. `steps`: its history, the first step first.
-    None if the steps do not match the layers, as with a base of another builder.
+    It has fixed dates, sorted keys, and steps without the words that only some builders add. None
+    if the steps do not match the layers, as with a base of another builder.
+
+    `inspected`: the engine's answer about the image (`docker image inspect`). `steps`: the texts of
+    its history, the first step first.
     """
     layers = inspected["RootFS"]["Layers"]
     if len([text for text in steps if has_layer(text)]) != len(layers):
         return None
 
+    # Only what is set: the answer may have null, or an empty value, for the rest.
     settings = {}
     for key in _SETTINGS_WRITTEN:
         if inspected["Config"].get(key):
@@ -114,10 +118,10 @@ def docker_archive(config: bytes, diff_ids: Sequence[str], name: str) -> dict[st
 
 
 def oci_layout(config: bytes | None, built: Manifest, name: str) -> dict[str, bytes]:
-    """Return the files of an archive that gives layers of containerd's store this configuration.
+    """Return the files (path -> content) of an archive for `docker load` that names an image.
 
-    The archive is an OCI image layout without layers, which the store has already (OCI image
-    specification, image-layout.md). Path -> content.
+    It gives layers that containerd's store has already this configuration and name, so no layer is
+    in it. It is an OCI image layout (OCI image specification, image-layout.md).
 
     config: the new configuration; None: the image keeps its own, and so its manifest.
     built: the manifest of the image as it was built, whose layers the new manifest names as well.
@@ -132,6 +136,7 @@ def oci_layout(config: bytes | None, built: Manifest, name: str) -> dict[str, by
             media_type = _OCI_LAYER_TYPES.get(blob.media_type, blob.media_type)
             layers.append(Descriptor(media_type=media_type, digest=blob.digest, size=blob.size))
         manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), layers)
+        # A digest `sha256:HEX` is the file blobs/sha256/HEX.
         files[f"blobs/{oci_digest(config).replace(':', '/')}"] = config
     files[f"blobs/{manifest.digest.replace(':', '/')}"] = manifest.content
 
@@ -176,10 +181,11 @@ def layer_name(step_text: str) -> str:
 def layer_names(steps: Sequence[str]) -> list[str]:
     """Return a name for each layer, from the steps that made them, the lowest first.
 
-    A step of ours has a name of its own (`layer_name`). A step of somebody else is `base` below the
-    first of ours, and `above` after it. A name that occurs again gets a number: `base`, `base-2`.
+    A step of our Dockerfiles has a name of its own, such as `suite` (`layer_name`; empty for other
+    steps). A step of somebody else is `base` below the first of ours, and `above` after it. A name
+    that occurs again gets a number: `base`, `base-2`.
 
-    `steps`: only those that made a layer.
+    `steps`: the texts of the image's history, only of those steps that made a layer.
     """
     names: list[str] = []
     times = Counter[str]()
@@ -194,13 +200,13 @@ def layer_names(steps: Sequence[str]) -> list[str]:
 
 
 def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
-    """Return what a verdict about an image is about: its layers, and its settings.
+    """Return what a verdict about an image (whether it is valid) is about: layers and settings.
 
     That is name of the layer -> diff ID, the lowest first (`layer_names`), and `settings` -> a
-    digest of all settings. Labels are left out: they change with this project. Empty if the steps
-    do not match the layers.
+    digest of all settings. Labels are left out: they change with this project. An empty dict if the
+    steps do not match the layers.
 
-    `steps`: the image's history, the first step first.
+    `steps`: the texts of the image's history, the first step first.
     """
     steps_with_layer = [text for text in steps if has_layer(text)]
     if len(steps_with_layer) != len(info.layers):
@@ -222,14 +228,14 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
 
 
 def steps_above(steps: Sequence[str]) -> tuple[str, ...]:
-    """Return the steps that a derived image has on top of ours, the first first.
+    """Return the build steps that somebody put on top of one of our images, the first first.
 
-    `steps`: all steps of an image, the first first. Empty if it is one of our images, or has no
-    steps of ours.
+    `steps`: the texts of all steps in an image's history, the first first. Empty if nothing is on
+    top, or if the image has no steps of ours.
     """
     instructions = [normal_step(text) for text in steps]
-    # Our steps end where _LAST_STEPS occur for the first time. They may occur again above, because
-    # a derived image may end in the same way.
+    # Our steps end where _LAST_STEPS, the last instructions of our Dockerfiles, occur for the first
+    # time. They may occur again above, because a derived image may end in the same way.
     for end in range(len(_LAST_STEPS), len(instructions) + 1):
         if tuple(instructions[end - len(_LAST_STEPS) : end]) == _LAST_STEPS:
             return tuple(steps[end:])

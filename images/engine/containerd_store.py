@@ -94,9 +94,10 @@ class ContentStore:
         return None
 
     def read(self, digest: str) -> bytes | None:
-        """Return a small blob; None if it is not here or can't be read.
+        """Return the content of a small blob, such as a manifest, by its digest (`sha256:...`).
 
-        Raises ValueError if the file has another digest.
+        None if it is not here or can't be read. Raises ValueError if the content has another
+        digest, because the file is damaged.
         """
         path = self.find(digest)
         if path is None:
@@ -113,9 +114,10 @@ class ContentStore:
 def identify(engine: Engine, inspected: Mapping[str, Any]) -> ImageIdentity:
     """Return the digests that name an image: of its manifest, and of its configuration.
 
-    Both are taken from the manifest if the store or the cache has it. Else an image that BuildKit
-    made has them in the engine's answer about it (`inspected`), and of any other image the manifest
-    is read from an export, which takes long. Raises EngineError.
+    `inspected` is the engine's answer about the image. Both digests are taken from the manifest
+    (the list of the image's blobs) if the store or the cache has it. Else an image that BuildKit
+    made has them in `inspected`, and of any other image the manifest is read from an export
+    (`docker save`), which takes long. Raises EngineError if no manifest can be read.
     """
     platform = platform_of_image(inspected)
     manifest = _find_manifest(engine, inspected)
@@ -123,6 +125,7 @@ def identify(engine: Engine, inspected: Mapping[str, Any]) -> ImageIdentity:
         # BuildKit writes the configuration's digest into an annotation.
         descriptor = inspected.get("Descriptor") or {}
         configuration = (descriptor.get("annotations") or {}).get("config.digest")
+        # The descriptor must be that of one image's manifest, not of an index of several.
         if configuration and descriptor["mediaType"] in IMAGE_TYPES:
             return ImageIdentity(
                 configuration=configuration, manifest=descriptor["digest"], platform=platform
@@ -134,13 +137,15 @@ def identify(engine: Engine, inspected: Mapping[str, Any]) -> ImageIdentity:
 
 
 def with_configuration(facts: EngineFacts, inspected: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the engine's answer about an image, with what its configuration says.
+    """Return the engine's answer about an image (`inspected`), complete with its configuration.
 
-    Docker 28.5 leaves that out if the store lacks a layer's blob. That is so for a pulled image of
-    which the engine had a layer unpacked already, from another image: it does not fetch the layer
-    (github.com/moby/moby/issues/49784, mended in 29.9).
-    Raises EngineError if the configuration can't be read here.
+    That is its architecture, date, settings and layers. Docker 28.5 leaves that out if the store
+    lacks a layer's blob. That is so for a pulled image of which the engine had a layer unpacked
+    already, from another image: it does not fetch the layer (github.com/moby/moby/issues/49784,
+    mended in 29.9). Then it is read from the store. Raises EngineError if the configuration can't
+    be read here.
     """
+    # An answer has all of these, or none.
     if inspected.get("Architecture"):
         return inspected
     store = ContentStore(facts)
@@ -197,12 +202,14 @@ def _cached_manifest(image_id: str, platform: str) -> Path:
 def _export_manifest(engine: Engine, inspected: Mapping[str, Any]) -> Manifest:
     """Return the manifest of an image from an export, which ends as soon as it is found.
 
-    Blobs come in the order of their digests, so that may take as long as reading the whole image.
-    The manifest is cached. Raises NoSuchImage, and EngineError if the export has none.
+    An export (`docker save`) is a stream of the image's blobs: manifests, configuration, layers. It
+    has them in the order of their digests, so this may take as long as reading the whole image. The
+    manifest is cached. Raises NoSuchImage, and EngineError if the export has none.
     """
     image_id, platform = inspected["Id"], platform_of_image(inspected)
     blobs: dict[str, bytes] = {}
     for member, stream in engine.exported(image_id):
+        # Empty for a file that is no blob. No manifest is larger than _LARGEST_MANIFEST.
         digest = digest_of_member(member.name)
         if not digest or member.size > _LARGEST_MANIFEST:
             continue
@@ -231,9 +238,11 @@ def digest_of_member(name: str) -> str:
 def find_layers(
     facts: EngineFacts, identity: ImageIdentity, diff_ids: Sequence[str]
 ) -> dict[str, StoredLayer]:
-    """Return the layers of an image by diff ID.
+    """Return the layers of an image in the containerd store: diff ID -> layer.
 
-    `diff_ids`: those of all its layers, the lowest first, as the manifest has their blobs. Raises
+    A diff ID is the digest of a layer's uncompressed tar; the store has the tar, mostly compressed,
+    as a blob that the manifest names. `diff_ids`: those of all layers, the lowest first, in which
+    order the manifest has the blobs, too. `identity` has the manifest's digest. Raises
     UnreadableLayersError unless each of them can be read here, and ValueError, LookupError or
     TypeError for a damaged manifest, or one with another number of layers.
     """
@@ -254,6 +263,7 @@ def find_layers(
                 f"{INCOMPLETE}: pull the image into an engine without other images"
             )
         try:
+            # Only to raise the error, if the compression is none that can be read.
             with path.open("rb") as stream:
                 is_gzip_blob(stream.read(_LONGEST_MAGIC))
         except UnknownCompressionError as error:
@@ -270,9 +280,11 @@ class ContainerdLayer(StoredLayer):
     """The file with its compressed tar."""
 
     def read_tar(self) -> LayerTar:
-        """Return the members of its tar, which is read to its end for this.
+        """Return the files, folders and links of the layer's tar, and the bytes that end the tar.
 
-        The `content` of a member is the SHA-256 of its bytes.
+        The whole blob is unpacked and read for this. A member has its header, its path as bytes,
+        the size of its content, the SHA-256 of it, and where it begins in the unpacked tar. Raises
+        EOFError, tarfile.ReadError and others for a damaged blob; see `layer_errors`.
         """
         members = []
         position = 0  # in the tar, not in the compressed blob
@@ -292,6 +304,7 @@ class ContainerdLayer(StoredLayer):
                 content = content_hash.hexdigest()
                 members.append(Member(header, path, info.size, content, offset=position))
 
+                # Zeros up to a whole block follow the content.
                 stream.read(padding(info.size))
                 position += info.size + padding(info.size)
         return LayerTar(members, end)
@@ -310,7 +323,11 @@ class ContainerdLayer(StoredLayer):
 
     @contextmanager
     def contents(self) -> Iterator[ReadContent]:
-        """Give access to the contents of members in any order: of an unpacked copy of the tar."""
+        """Give a function that yields a member's content in chunks, for members in any order.
+
+        A compressed tar can only be read from its beginning, so a copy of it is unpacked first. It
+        is deleted when the `with` block ends.
+        """
         with tempfile.TemporaryFile() as unpacked:
             for chunk in self.tar():
                 unpacked.write(chunk)
@@ -327,9 +344,10 @@ class ContainerdLayer(StoredLayer):
             yield from read_all(stream)
 
     def read_files(self, paths: Collection[str], most: int) -> Iterator[tuple[str, bytes]]:
-        """Yield the files of this layer that have one of these paths: the path, and the content.
+        """Yield path and content of each file of this layer that has one of these paths.
 
-        Of a long file, only the first `most` bytes are yielded.
+        Paths have no slash at either end. Of a long file, only the first `most` bytes are yielded.
+        They come in the order of the layer's tar; paths that it lacks are left out.
         """
         wanted = set(paths)
         with (
@@ -362,9 +380,9 @@ def open_blob(path: Path) -> IO[bytes]:
 
 
 def read_blob(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the tar of a layer in chunks, from the chunks of its blob, compressed or not.
+    """Yield the tar of a layer in chunks, from the chunks of its blob, gzip or a plain tar.
 
-    Raises UnknownCompressionError (see `is_gzip_blob`).
+    Raises UnknownCompressionError if the blob is compressed in another way that is known (zstd).
     """
     stream = io.BufferedReader(ChunkReader(chunks), CHUNK)
     start = stream.peek(_LONGEST_MAGIC)[:_LONGEST_MAGIC]  # stays in the stream
@@ -387,9 +405,10 @@ def is_gzip_blob(start: bytes) -> bool:
 
 
 def read_header(stream: IO[bytes]) -> tuple[bytes, tarfile.TarInfo | None]:
-    """Read a tar up to the content of its next member, and return the bytes and the member.
+    """Read a tar up to the content of its next member (a file, folder or link).
 
-    None stands for a member at the end of the tar; then the bytes are its first block of zeros.
+    Returns all bytes read, and the member that they describe. At the end of the tar there is no
+    member: then it is None, and the bytes are the first of the blocks of zeros that end a tar.
     Raises EOFError for a tar that ends early, and tarfile.ReadError for a damaged one.
     """
     header = b""
@@ -402,7 +421,8 @@ def read_header(stream: IO[bytes]) -> tuple[bytes, tarfile.TarInfo | None]:
         kind = block[156:157]
         if kind not in _FURTHER_HEADERS:
             break
-        # Its content describes the member that follows (POSIX pax, "pax Header Block").
+        # A header of one of these types only announces the member's long name or attributes. Its
+        # content describes the member that follows (POSIX pax, "pax Header Block").
         size = int(block[124:135].rstrip(b"\0 ") or b"0", 8)
         header += b"".join(read_exactly(stream, size + padding(size)))
     # tarfile puts the member together from all of these headers.

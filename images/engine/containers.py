@@ -44,9 +44,9 @@ _USED_BY = re.compile(r"container ([0-9a-f]{12,}) is using its referenced image"
 def engine_errors(where: str, *, image: str | None = None, then: str = "") -> Iterator[None]:
     """Turn errors of the Docker SDK and of the connection into EngineError, within a `with` block.
 
-    `where` names the object of the request, for messages. `image` is the image that the request
-    needs: if the engine does not have it, NoSuchImage is raised. `then` is the next step for the
-    user, if there is a better one than this function's own.
+    `where` says in messages what the request was about, such as an image's name. `image` is the
+    image that the request needs: if the engine does not have it, NoSuchImage is raised. `then` is
+    the next step for the user, if there is a better one than this function's own.
     """
     try:
         yield
@@ -64,12 +64,14 @@ def engine_errors(where: str, *, image: str | None = None, then: str = "") -> It
 def _refusal(
     error: docker.errors.APIError, where: str, image: str | None, then: str
 ) -> EngineError:
-    """Return our error for a request that the engine refused (see `engine_errors` for all others).
+    """Return our error for a request that the engine answered with an error, for `engine_errors`.
 
-    If the request needs an image, and the engine does not have it or its name is malformed, the
-    error says so in our words. Else it has the engine's words. `then` may be empty.
+    `where` says what the request was about. `image`: the one that it needs, or None. If the engine
+    does not have that, or its name is malformed, the error says so in our words. Else it has the
+    engine's words. `then`: the next step for the user; empty if the caller has no advice.
     """
-    # `explanation` is the engine's own text. Without one, the SDK's text has the HTTP status.
+    # `explanation` is the engine's own text. Without one, the SDK's text has the HTTP status, and
+    # the URL. A URL may have the word `image`, by which a 404 is judged, so it is left out there.
     not_found = isinstance(error, docker.errors.NotFound)
     if not_found:
         reason = str(error.explanation)
@@ -103,8 +105,10 @@ def _refusal(
 def _broken_connection(error: Exception, where: str) -> EngineError:
     """Return the error to raise when the connection to the engine broke during a request.
 
-    `error` is the exception that the request raised, `where` names the request for the message.
+    `error` is the exception that the request raised; `where` says in the message what the request
+    was about. A file of ours that could not be read while it was sent gets a message of its own.
     """
+    # The libraries wrap the error of the system: this is the one inside.
     root = innermost_error(error)
     # With a file name, it is a file of ours that could not be read while the request was sent.
     if isinstance(root, OSError) and root.filename:
@@ -143,7 +147,8 @@ class Container:
         """Return the content of a file in the container, or its first `most` bytes (-1: all).
 
         The container need not run; files of a tmpfs are gone once it has ended. Raises
-        FileNotFoundError if there is nothing at the path, or a link, and EngineError.
+        FileNotFoundError if there is no ordinary file at the path (a link counts as none), and
+        EngineError.
         """
         with engine_errors(self.name), suppress(docker.errors.NotFound):
             chunks, _ = self._sdk.get_archive(self.id, path)
@@ -164,9 +169,10 @@ class Container:
         return False
 
     def start(self, stdin: bytes = b"") -> None:
-        """Start the container, and write `stdin` to its standard input, if its spec has one.
+        """Start the container, and write `stdin` to its standard input; nothing if it is empty.
 
-        Its output is kept from the first byte on; `lines` returns it. Raises EngineError.
+        The container must have been created with an open standard input for that. Its output is
+        kept from the first byte on; `lines` returns it. Raises EngineError.
         """
         with engine_errors(self.name):
             self._output = self._sdk.attach(
@@ -183,11 +189,12 @@ class Container:
     def lines(
         self, timeout: float | None = None, *, most: int | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield what the container prints until it ends: `stdout` or `stderr`, and one line.
+        """Yield what the container prints until it ends: (`stdout` or `stderr`, one line).
 
-        After `timeout` seconds, or if both streams together exceed `most` bytes, the container is
-        killed and Stopped is raised. It is also killed if the caller stops iterating. Raises
-        RuntimeError if the container was not started.
+        A line has no line end, no colours, and only the last state of a progress bar. After
+        `timeout` seconds, or if both streams together exceed `most` bytes, the container is killed
+        and Stopped is raised. It is also killed if the caller stops iterating. Raises RuntimeError
+        if the container was not started.
         """
         if self._output is None:
             raise RuntimeError("lines() of a container that was not started")
@@ -197,6 +204,7 @@ class Container:
         try:
             with self._deadline(timeout), engine_errors(self.name):
                 for chunks in self._output:
+                    # A pair, stdout's bytes and stderr's, of which one may be None.
                     printed += sum(len(chunk or b"") for chunk in chunks)
                     if most is not None and printed > most:
                         cause = f"printed more than {most / 1e6:.0f} MB and was stopped"
@@ -217,7 +225,7 @@ class Container:
             if self._input is not None:
                 with suppress(OSError):
                     self._input.close()
-        # The last line of a stream may have no end.
+        # The last line of a stream may have no line end.
         for stream, last_line in unfinished.items():
             if last_line:
                 yield stream, plain_line(bytes(last_line))
@@ -233,6 +241,7 @@ class Container:
             suppress(OSError, docker.errors.DockerException),
         ):
             killing = pool.submit(self.kill)
+            # The output ends with the container. If the kill failed, that might never be.
             for _ in output:
                 if killing.done() and killing.exception():
                     break
@@ -240,7 +249,9 @@ class Container:
     def wait(self, timeout: float | None = None) -> Exit:
         """Wait until the container has ended, and return how.
 
-        After `timeout` seconds it is killed and Stopped is raised. Raises EngineError.
+        That is its exit status, whether the engine noticed that memory ran out (`oom`), and why it
+        could not start, if so. After `timeout` seconds it is killed and Stopped is raised. Raises
+        EngineError.
         """
         with self._deadline(timeout), engine_errors(self.name):
             code = self._sdk.wait(self.id, timeout=None)["StatusCode"]
@@ -259,7 +270,8 @@ class Container:
     def _had_oom_event(self, state: Mapping[str, Any], delay: float) -> bool:
         """Return whether the engine reported that something in the container was killed for memory.
 
-        `state` has the times of its start and its end; events up to `delay` seconds later count.
+        `state` is the engine's `State` of the ended container, with the times of its start and its
+        end. Events up to `delay` seconds after the end count: the request waits for them.
         """
         started = datetime.fromisoformat(state["StartedAt"]).timestamp()
         finished = datetime.fromisoformat(state["FinishedAt"]).timestamp()
@@ -268,6 +280,7 @@ class Container:
             until=f"{finished + delay:.6f}",
             filters={"container": [self.id], "event": ["oom"]},
         )
+        # Only whether there is one event.
         return any(True for _ in events)
 
     def run(self, timeout: float | None = None) -> Exit:
@@ -294,7 +307,8 @@ class Container:
     def _deadline(self, seconds: float | None) -> Iterator[None]:
         """Kill the container and raise Stopped if a `with` block takes longer than `seconds`.
 
-        Killing it is what ends a blocked read on every transport. None: no limit.
+        A thread kills it when the time is over. That ends a read from the engine that the block
+        waits in, whether by socket, TCP or SSH. `seconds`: None is no limit.
         """
         if seconds is None:
             yield
@@ -336,7 +350,8 @@ def _complete_lines(unfinished: bytearray, chunk: bytes) -> list[bytes]:
 def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
     """Create a container with its volumes, put the labels on all of them, and return its ID.
 
-    Raises NoSuchImage if the engine lacks the image, and EngineError.
+    It is not started. `sdk` is the Docker SDK's APIClient. Raises NoSuchImage if the engine lacks
+    the image, and EngineError.
     """
     has_no_network = spec.network == "none"
     restrictions: dict[str, Any] = {}
@@ -408,11 +423,13 @@ def remove(sdk: Any, container_id: str) -> None:
 def sweep(sdk: Any) -> tuple[str, ...]:
     """Remove the containers, with their volumes, that killed commands of this machine left behind.
 
-    Returns their names, or the beginnings of their IDs. Raises EngineError.
+    `sdk` is the Docker SDK's APIClient. Returns the names of the removed containers, or the first
+    12 characters of their IDs. Raises EngineError.
     """
     removed = []
     with engine_errors("what killed runs left behind"):
         for container in sdk.containers(all=True, filters={"label": RUN_LABEL}):
+            # Else its command still runs, is one of another machine, or is not known.
             if not is_orphan(container["Labels"] or {}):
                 continue
             remove(sdk, container["Id"])
@@ -426,9 +443,10 @@ def sweep(sdk: Any) -> tuple[str, ...]:
 def process_identity(pid: int) -> str:
     """Return a text that identifies a process of this machine for good: HOST/BOOT:PID:START.
 
-    BOOT is Linux's ID of the machine's last start, because machines that share an engine may have
-    the same host name. START is when the process started (jiffies since boot), because a later
-    process may get the same number; it is empty if the process has ended.
+    So two equal texts mean the same process. BOOT is Linux's ID of the machine's last start,
+    because machines that share an engine may have the same host name. START is when the process
+    started (jiffies since boot), because a later process may get the same number; it is empty if
+    the process has ended.
     """
     boot = ""
     status = ""
@@ -447,6 +465,7 @@ def is_orphan(labels: Mapping[str, str]) -> bool:
     The label OWNER_LABEL is the `process_identity` of the command that made the container. False
     for a container without this label, or of another machine.
     """
+    # HOST/BOOT:PID:START
     owner_label = labels.get(OWNER_LABEL, "")
     machine, _, process = owner_label.partition(":")
     this_machine = process_identity(os.getpid()).partition(":")[0]

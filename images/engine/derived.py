@@ -23,15 +23,17 @@ class StepChanges:
 def changes_by_step(
     layers: Sequence[Sequence[LayerEntry]], below: int, steps: Sequence[str]
 ) -> list[StepChanges]:
-    """Return what each step of a derived image changed of the image below.
+    """Return what each build step of a derived image changed of the image that it was built on.
 
-    The `below` lowest layers are that image's. `steps` made the layers above, the lowest first. A
-    step that only added files is left out.
+    `layers`: the entries (files, folders, links) of each layer, the lowest first. The `below`
+    lowest ones are those of the image below. `steps`: the texts of the steps that made the layers
+    above, one for each. A step that replaced and removed nothing of the image below is left out.
     """
     base = tree(layers[:below])
     changes = []
     before = dict(base)
     for step, layer in zip(steps, layers[below:], strict=True):
+        # What a container sees with this layer on top: path -> entry.
         after = tree([layer], before)
         step_changes = _changes_of_step(step, base, before, after)
         if step_changes.replaced or step_changes.removed:
@@ -44,9 +46,10 @@ def _changes_of_step(step: str, base: Tree, before: Tree, after: Tree) -> StepCh
     """Return what a step changed of the files of `base`, the image below all steps.
 
     A path that the step wrote is compared with that of `base`, whatever steps between made of it:
-    if it is as in `base` again, it is not replaced.
+    if it is as in `base` again, it is not replaced. What the step only added is not looked at.
 
-    `before` and `after`: what a container sees without and with the layer of the step.
+    `base`, `before`, `after`: path -> file, folder or link, as a container sees it on the image
+    below, without the step's layer, and with it. `step`: the step's text.
     """
     replaced = {}
     removed = []
@@ -57,12 +60,14 @@ def _changes_of_step(step: str, base: Tree, before: Tree, after: Tree) -> StepCh
         if path not in after:
             removed.append(path)
             continue
-        # `tree` takes over the very object of each entry that the layer does not have.
+        # If the step's layer does not have a path, `after` has the very object of `before` there,
+        # so identity tells what the step wrote.
         has_step_written_it = after[path] is not before[path]
         if has_step_written_it:
             difference = describe_difference(base_entry, after[path])
             if difference:
                 replaced[f"/{path}"] = difference
+    # A folder stands for all that was in it.
     topmost = [f"/{path}" for path in without_contents(removed)]
     return StepChanges(step=step, replaced=replaced, removed=topmost)
 
@@ -70,7 +75,8 @@ def _changes_of_step(step: str, base: Tree, before: Tree, after: Tree) -> StepCh
 def describe_difference(before: LayerEntry, after: LayerEntry) -> str:
     """Return what is different at a path: `content and owner`, or `is a folder now`.
 
-    Empty if nothing but the time is, as where an engine copied a file up unchanged.
+    `before` and `after` are the entries of one path in a lower and a higher layer. Empty if they
+    differ in nothing but their times, as where an engine copied a file up unchanged.
     """
     # A hard link is a file, too: it only has several names.
     are_both_files = {before.kind, after.kind} <= {"file", "hard link"}

@@ -44,11 +44,13 @@ class ImagePart:
 def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
     """Yield the configuration of an image, and the layers whose diff IDs are in `wanted`, as tars.
 
-    Each comes once. If the engine's own store can be read, the configuration comes first, then the
-    largest layer. Else the parts come from an export (`docker save`), in its order. Exports of
-    engines before version 25 do not name the layers, so all of them are yielded. Raises
-    NoSuchImage, EngineError.
+    A diff ID is the digest of a layer's tar. Each part comes once, and its chunks must be read
+    before the next part is asked for. If the engine's own store can be read, the configuration
+    comes first, then the largest layer. Else the parts come from an export (`docker save`), in its
+    order. Exports of engines before version 25 do not name the layers, so all of them are yielded.
+    Raises NoSuchImage, EngineError.
     """
+    # Empty if the store can't be read here.
     layer_by_diff_id = find_layers(engine, info)
     config = find_configuration(engine, info) if layer_by_diff_id else None
     if config is None:
@@ -111,15 +113,15 @@ def _parts_of_archive(
     """Yield an image's configuration and some of its layers, as an engine exports them.
 
     This is for engines with the classic image store. `wanted` are the diff IDs of the layers.
-    Engines before version 25 do not say which layer is which: then all are yielded. Raises an
-    error if the configuration is not in the export (`docker save`).
+    Engines before version 25 do not say which layer is which: then all are yielded. Raises
+    EngineError if the configuration is not in the export (`docker save`).
     """
     old_config_name = f"{info.digest.removeprefix('sha256:')}.json"
     has_config = False
     for member, stream in engine.exported(info.handle):
-        # Engines from version 25 on name each file by its digest. Older ones have IMAGE_ID.json
-        # and FOLDER/layer.tar, which do not tell whose layer it is: `digest` is empty, and each
-        # layer is yielded.
+        # Engines from version 25 on name each file by its digest. Older ones have IMAGE_ID.json and
+        # FOLDER/layer.tar, which do not tell which layer it is: `digest` is empty, and each layer
+        # is yielded.
         digest = digest_of_member(member.name)
         if digest == info.digest or member.name == old_config_name:
             content = stream.read()
@@ -138,8 +140,8 @@ def _parts_of_layout(
     """Yield an image's configuration and some of its layers, as an engine exports them.
 
     This is for engines with containerd's image store, whose export (`docker save`) is an OCI
-    layout. `wanted` are the diff IDs of the layers. Raises EngineError if one of them, or the
-    configuration, is not in the export.
+    layout. `wanted` are the diff IDs of the layers (digests of their tars). Raises EngineError if
+    one of them, or the configuration, is not in the export.
     """
     # The export names a layer by the digest of its blob, as the manifest does.
     manifest = containerd_store.read_manifest(engine, engine.inspect_raw(info.handle))
@@ -157,6 +159,7 @@ def _parts_of_layout(
             yield ImagePart(digest=digest, size=len(content), chunks=iter([content]))
         elif digest in diff_ids_by_blob:
             chunks = _readable(read_blob(read_all(stream)), info.digest)
+            # What is left in the dictionary at the end was missing in the export.
             diff_id = diff_ids_by_blob.pop(digest)
             yield ImagePart(digest=diff_id, size=member.size, chunks=chunks)
     if not has_config or diff_ids_by_blob:
@@ -177,7 +180,7 @@ def _readable(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
 
 
 def entries(engine: Engine, info: ImageInfo) -> list[list[LayerEntry]] | None:
-    """Return the entries of each layer of an image, the bottom layer first.
+    """Return the entries (files, folders, links) of each layer of an image, the lowest first.
 
     Returns None if the engine's store can't be read here. Raises EngineError if a layer is damaged.
     """
@@ -204,7 +207,9 @@ class HiddenFiles(NamedTuple):
 def read_hidden_files(engine: Engine, info: ImageInfo) -> HiddenFiles | None:
     """Return the files of an image's layers that upper layers replace or remove.
 
-    Returns None if the engine's store can't be read here. Raises EngineError if a layer is damaged.
+    A container does not see them, but they are in the image. Each comes with its layer's number (0
+    is the lowest), its path, and the first 64 MiB of its content. Returns None if the engine's
+    store can't be read here. Raises EngineError if a layer is damaged.
     """
     listed = entries(engine, info)
     if listed is None:

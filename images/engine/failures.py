@@ -29,9 +29,11 @@ class Failure:
 def classify(error: str, log: Sequence[str]) -> Failure:
     """Return why a build failed, from BuildKit's error and the last lines of the failed step's log.
 
-    The known causes are in images/data/build_failures.yaml; the first whose pattern fits any line
-    is returned. If none fits, the cause is the last line itself, with the kind `other`.
+    The known causes are in images/data/build_failures.yaml, each with regular expressions, words
+    for the user and a next step. The first cause that fits any line is returned, with that line. If
+    none fits, the cause is the last line itself, with the kind `other`.
     """
+    # The log comes first, so its lines are preferred to those of BuildKit's error.
     lines = [line.strip() for line in (*log, *error.splitlines()) if line.strip()]
     text = (DATA / "build_failures.yaml").read_text(encoding="utf-8")
     for known in yaml.safe_load(text):
@@ -86,16 +88,18 @@ _ENGINE_SIGNS = {
 
 
 def engine_error_kind(text: str, *, not_found: bool = False) -> EngineErrorKind:
-    """Return the kind of an engine's error from its text.
+    """Return why the engine refused a request, from the text of its error; OTHER if unknown.
 
-    `not_found`: the engine answered with HTTP status 404.
+    `not_found`: the engine answered with HTTP status 404. It makes the kind NO_SUCH_IMAGE if the
+    text speaks of an image.
     """
     kind = EngineErrorKind.OTHER
     for candidate, pattern in _ENGINE_SIGNS.items():
         if re.search(pattern, text, re.IGNORECASE):
             kind = candidate
             break
-    # The engine also answers 404 where an image exists, but can't be started.
+    # These are no sign of a missing image: the engine also answers 404 where an image exists, but
+    # can't be started.
     cannot_start = kind in (EngineErrorKind.ULIMIT, EngineErrorKind.NO_COMMAND)
     if not_found and "image" in text.lower() and not cannot_start:
         return EngineErrorKind.NO_SUCH_IMAGE

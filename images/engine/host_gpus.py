@@ -44,8 +44,9 @@ class HostState:
 def attach(engine: Engine, mode: GpuMode, *, min_driver: str) -> Attachment:
     """Return how containers of an engine get the host's GPUs, in the mode that the user names.
 
-    Raises UserError if the mode is not possible on this host, or if the driver is older than
-    `min_driver`.
+    The result holds the options for the containers, and why they are these. With the mode AUTO it
+    may be without GPUs. Raises UserError if the mode is not possible on this host, or if the driver
+    is older than `min_driver`, such as `525.60.13`.
     """
     if mode is GpuMode.NONE:
         return NO_GPU
@@ -62,10 +63,11 @@ def attach(engine: Engine, mode: GpuMode, *, min_driver: str) -> Attachment:
 
 
 def choose(mode: GpuMode, host: HostState) -> Attachment:
-    """Return how containers get GPUs on a host. Pure.
+    """Return how containers get GPUs on a host, in the mode that the user names. Pure.
 
-    For AUTO, the attachment says why its mode was chosen, and it may be without GPUs. Raises
-    UserError if another mode is not possible on this host.
+    NVIDIA is by the engine's NVIDIA runtime, HOST_DRIVER by the driver's folder and device nodes.
+    AUTO takes the first of them that is possible, or none; the attachment says why. Raises
+    UserError if a mode other than AUTO is not possible on this host.
     """
     # Each reason is empty if the mode is possible.
     no_runtime = "" if host.runtime else "the engine has no NVIDIA container runtime"
@@ -98,13 +100,14 @@ def choose(mode: GpuMode, host: HostState) -> Attachment:
 def _attachment(mode: GpuMode, reason: str, host: HostState) -> Attachment:
     """Return what a container must be started with so that it sees the host's GPUs.
 
-    In the mode NVIDIA, it asks the engine's NVIDIA runtime for all GPUs. In any other mode it gets
-    the device nodes (/dev/nvidia0), and the folder of the driver's libraries is mounted and put on
-    the library path. `reason` says why the mode was chosen.
+    In the mode NVIDIA, it asks the engine's NVIDIA runtime for all GPUs. In the mode HOST_DRIVER,
+    it gets the device nodes (/dev/nvidia0), and the folder of the driver's libraries is mounted and
+    put on the library path. `reason` says why the mode was chosen.
     """
     attachment = Attachment(mode=mode, reason=reason, inventory=host.inventory)
     if mode is GpuMode.NVIDIA:
         return replace(attachment, device_requests=(_ALL_GPUS,))
+    # Where libcuda.so.1 is in the driver's folder; empty if it is not there.
     subfolder = _libraries(host.folder) or _LIBRARY_FOLDERS[0]
     return replace(
         attachment,
@@ -125,7 +128,8 @@ def _libraries(folder: str) -> str:
 def require_driver(inventory: Inventory, minimum: str) -> None:
     """Raise UserError if the host's driver is older than an image's CUDA needs.
 
-    A driver without a version, or with one that can't be compared, is accepted.
+    `minimum` is the oldest version that will do. A driver without a version, or with one that can't
+    be compared, is accepted.
     """
     try:
         is_old = bool(inventory.driver) and Version(inventory.driver) < Version(minimum)
@@ -143,13 +147,15 @@ def require_driver(inventory: Inventory, minimum: str) -> None:
 def look(engine: Engine) -> HostState:
     """Return what an engine's host has of GPUs, drivers and runtimes.
 
-    Of an engine on another machine, only its runtimes are known.
+    That is its GPUs, the folder and the device nodes of its driver, and whether it has NVIDIA's
+    container runtime. Of an engine on another machine, only the last is known.
     """
     has_runtime = "nvidia" in engine.facts.runtimes
     if not engine.facts.local:
         return HostState(local=False, runtime=has_runtime)
     driver_folder = ""
     for folder in DRIVER_FOLDERS:
+        # It has libcuda.so.1 in a subfolder.
         if _libraries(folder):
             driver_folder = folder
             break
@@ -174,13 +180,14 @@ def _device_nodes() -> tuple[str, ...]:
 
 
 def inventory(folder: str = "") -> Inventory | None:
-    """Return the GPUs of this machine, as NVML lists them; None if there is no driver.
+    """Return the GPUs of this machine, as NVML lists them; None if it has no driver or no GPU.
 
-    `folder` is a driver's folder in which NVML's library is looked for after the system's folders.
+    NVML is the driver's library for such questions. `folder` is a driver's folder in which NVML's
+    library is looked for after the system's folders.
     """
     from validate.environment import nvml  # here, because most builds look for no GPU
 
-    places: list[Path | None] = [None]
+    places: list[Path | None] = [None]  # None: the system's folders
     if folder:
         places.extend(Path(folder, name) for name in _LIBRARY_FOLDERS)
     for place in places:
@@ -192,9 +199,11 @@ def inventory(folder: str = "") -> Inventory | None:
 
 
 def of_host(host: Mapping[str, Any]) -> Attachment:
-    """Return how containers of a validation run got GPUs, from `host` in its evidence.
+    """Return how containers of a validation run got GPUs, from what its evidence recorded.
 
-    If that is damaged, the attachment has no GPU, and says so.
+    Evidence is the JSON record of a run; `host` is its part about the machine. If that is damaged,
+    the attachment has no GPU, and says so. The devices and the folder of the driver that the run
+    used are not restored.
     """
     try:
         recorded = host.get("attached") or {}

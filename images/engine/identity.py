@@ -31,17 +31,18 @@ def choose_manifest(
 ) -> Manifest | None:
     """Return the manifest of an image, from the digest of the manifest or of an index.
 
-    From an index, the image for the platform is chosen. None if that has no such image, or if the
-    content of a digest is not known (yet). Raises ValueError, LookupError or TypeError for what is
-    no manifest.
+    A manifest lists the configuration and the layers of one image; an index lists manifests, one
+    for each platform, of which the one for `platform` (`linux/amd64`) is taken. None if the index
+    has none for it, or if the content of a digest is not known (yet). Raises ValueError,
+    LookupError or TypeError for content that is neither.
 
-    `read_blob` returns the content of a digest; None if it is not known.
+    `read_blob` returns the content that has a digest; None if it is not known.
     """
     content = read_blob(digest)
     if content is None:
         return None
     # Read the media type from the content. In an OCI manifest it may be missing (image-spec,
-    # manifest.md).
+    # manifest.md). This media type is only for a first look into the content.
     manifest = Manifest(media_type=OCI_MANIFEST, content=content)
     guessed_type = OCI_INDEX if "manifests" in manifest.data else OCI_MANIFEST
     media_type = str(manifest.data.get("mediaType") or guessed_type)

@@ -49,8 +49,9 @@ def parse_headers(
 ) -> list[LayerEntry]:
     """Return the entries of a layer from the headers of its tar.
 
-    `contents` has a text for each header, which is equal for files of equal content. `end` is what
-    follows the last file in the tar. Raises tarfile.ReadError for damaged headers.
+    An entry is a file, folder or link. `headers` has, for each one, all bytes of the tar up to its
+    content. `contents` has a text for each header, which is equal for files of equal content. `end`
+    is what follows the last file in the tar. Raises tarfile.ReadError for damaged headers.
     """
     # A tar without the contents of its files: each header follows the one before it. A block of
     # zeros ends it in any case, because `end` may be empty.
@@ -64,9 +65,10 @@ def parse_headers(
 
 
 def entry_of(member: tarfile.TarInfo, content: str) -> LayerEntry:
-    """Return the entry for a member of a layer's tar.
+    """Return the entry (a file, folder or link) for a member of a layer's tar.
 
-    A whiteout keeps its own path, such as `etc/.wh.passwd`: `tree` does what it stands for.
+    A whiteout is an empty file whose name says that a layer removes something. It keeps its own
+    path, such as `etc/.wh.passwd`: `tree` does what it stands for.
 
     `content` is a text that is equal for files of equal content; only a file's entry gets it.
     """
@@ -97,14 +99,16 @@ def entry_of(member: tarfile.TarInfo, content: str) -> LayerEntry:
 
 
 def _attributes(member: tarfile.TarInfo) -> str:
-    """Return a tar member's extended attributes, such as capabilities, as JSON; empty if none.
+    """Return a tar member's extended attributes, such as a program's capabilities, as JSON.
 
-    A device also has its numbers there.
+    They are in its PAX records, with a prefix before their names. A device also has its numbers
+    there, as `device`. Empty if there are none.
     """
     attributes: dict[str, str] = {}
     for key, value in sorted(member.pax_headers.items()):
         if key.startswith(_XATTR):
             attributes[key.removeprefix(_XATTR)] = value
+    # tarfile counts a named pipe (FIFO) as a device, but it has no numbers.
     if member.isdev() and not member.isfifo():
         attributes["device"] = f"{member.devmajor}:{member.devminor}"
     return json.dumps(attributes) if attributes else ""
@@ -131,6 +135,7 @@ def tree(
         added: dict[str, LayerEntry] = {}
         for entry in layer:
             folder, _, name = entry.path.rpartition("/")
+            # A folder with this file hides all that lower layers have in it.
             if name == _OPAQUE:
                 _remove_inside(visible, folder)
             elif entry.kind == "whiteout":
@@ -168,9 +173,11 @@ def _remove_inside(entries_by_path: dict[str, LayerEntry], folder: str) -> None:
 def find_hidden(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[tuple[int, str]]:
     """Yield each file, by its layer's number and its path, that an upper layer replaces or removes.
 
-    A file that is replaced by one of equal content does not count. Layer 0 is the lowest.
+    A file that is replaced by one of equal content does not count. Layer 0 is the lowest. `layers`
+    has the entries (files, folders, links) of each layer.
     """
-    visible = tree(layers)  # a hard link has the content of its file there
+    # What a container sees: path -> entry. A hard link has the content of its file there.
+    visible = tree(layers)
     for number, layer in enumerate(layers):
         for entry in layer:
             if entry.kind != "file":

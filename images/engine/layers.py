@@ -108,9 +108,10 @@ def why_unreadable(engine: Engine, info: ImageInfo) -> str:
 
 
 def require_layers(engine: Engine, info: ImageInfo) -> dict[str, StoredLayer]:
-    """Return the layers of an image by diff ID, from the engine's store.
+    """Return the layers of an image, from the engine's store on this machine: diff ID -> layer.
 
-    Raises UnreadableLayersError unless all can be read here, and EngineError for a damaged store.
+    A diff ID is the digest of a layer's tar. Raises UnreadableLayersError unless all can be read
+    here, and EngineError for a damaged store.
     """
     facts = engine.facts
     if not facts.local:
@@ -131,8 +132,10 @@ def require_layers(engine: Engine, info: ImageInfo) -> dict[str, StoredLayer]:
 def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> LayerReading:
     """Read the layers of an image in the engine's store, for comparing them with recorded ones.
 
-    If the store can't be read here, a layer that is not known has the diff ID that the engine gives
-    it. Raises EngineError if a layer is damaged.
+    Engines write the same files into different tars, with different digests (diff IDs). A layer's
+    canonical diff ID is the digest of its tar in one form, equal for every engine. If the store
+    can't be read here, a layer that is not known has the diff ID that the engine gives it. Raises
+    EngineError if a layer is damaged.
 
     `known`: the recorded layers. It has each of them by all digests that are known of it (its diff
     ID as one or another engine writes it, and its change digest); the value is its canonical diff
@@ -150,7 +153,8 @@ def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> La
         canonical_layers.append(canonical_ids.get(diff_id) or known.get(diff_id, diff_id))
     with_canonical_layers = replace(info, layers=tuple(canonical_layers))
 
-    # There is none if the image has no suite, or if the store can't be read here.
+    # Files in the layer of the suite, our validation programs, that are not the suite's. There is
+    # no such layer if the image has no suite, or if the store can't be read here.
     strange_paths: tuple[str, ...] = ()
     suite_layer = layers.get(as_stored.get(SUITE, ""))
     if suite_layer:
@@ -179,8 +183,10 @@ def canonical_diff_ids(
 ) -> dict[str, str]:
     """Return the canonical diff ID of each layer of an image, by its diff ID.
 
-    `layers`: all layers of the image by diff ID, the lowest first. `known`: the digests of recorded
-    layers, see `read_layers`. `where` names the image, for messages. Raises EngineError.
+    A diff ID is the digest of a layer's tar as the engine has it; the canonical one is the same
+    whichever engine wrote the layer. `layers`: all layers of the image by diff ID, the lowest
+    first. `known`: any digest of a recorded layer -> its canonical diff ID, see `read_layers`.
+    `where` names the image, for messages. Raises EngineError if a layer is damaged.
     """
 
     def find_or_compute(layer: StoredLayer) -> str:
@@ -198,6 +204,7 @@ def canonical_diff_ids(
         in_order = list(layers.values())
         for number, layer in enumerate(in_order):
             if missing_ids and ids[layer.diff_id] not in known:
+                # None if no recorded layer makes the same change to the layers below.
                 recorded_id = known.get(change_digest(layer, in_order[:number]))
                 if recorded_id:
                     ids[layer.diff_id] = recorded_id
@@ -206,7 +213,7 @@ def canonical_diff_ids(
 
 
 def canonical_diff_id(layer: StoredLayer) -> str:
-    """Return the digest of a layer's tar in canonical form.
+    """Return the digest (`sha256:...`) of a layer's tar in canonical form.
 
     That is the form in which Docker 26 and 28 write a layer that a step made. Tars of the same
     files differ from it in two ways, which `in_canonical_form` removes:
@@ -239,10 +246,11 @@ def canonical_diff_id(layer: StoredLayer) -> str:
 
 
 def change_digests(layers: Mapping[str, StoredLayer], where: str) -> dict[str, str]:
-    """Return the change digest (see `change_digest`) of each layer of an image, by its diff ID.
+    """Return the change digest of each layer of an image, by its diff ID.
 
-    `layers`: all layers of the image, the lowest first. `where` names the image, for messages.
-    Raises EngineError.
+    It covers what the layer changes of the layers below, so it is the same whichever engine wrote
+    the layer (see `change_digest`). `layers`: all layers of the image by diff ID, the lowest first.
+    `where` names the image, for messages. Raises EngineError if a layer is damaged.
     """
     in_order = list(layers.values())
     digests = {}
@@ -255,14 +263,16 @@ def change_digests(layers: Mapping[str, StoredLayer], where: str) -> dict[str, s
 def change_digest(layer: StoredLayer, below: Sequence[StoredLayer]) -> str:
     """Return a digest of what a layer changes of the layers below it (`below`, the lowest first).
 
-    That is each path that it adds or changes, with type, mode, owner, time, target and content, and
-    each path that it removes. What leaves everything as it was does not count: a file that was
-    copied up unchanged, or a whiteout where nothing is below. A hard link counts as the file that
-    it names. Raises what reading a damaged store does (StoredLayer).
+    It is the same whichever engine wrote the layer, unlike a digest of the tar. What it changes is
+    each path that it adds or changes, with type, mode, owner, time, target and content, and each
+    path that it removes. What leaves everything as it was does not count: a file that was copied up
+    unchanged, or a whiteout where nothing is below. A hard link counts as the file that it names.
+    Raises what reading a damaged store does (StoredLayer).
     """
+    # Path -> entry, as a container sees it without and with this layer.
     before = tree([lower.entries() for lower in below])
     after = tree([layer.entries()], before)
-    hashes = layer.hash_contents()
+    hashes = layer.hash_contents()  # `entry.content` -> SHA-256 of the file
     lines = []
     for path, entry in after.items():
         # Within one store, files of equal content have equal `entry.content`, in whatever layer.
@@ -295,12 +305,14 @@ def without_names(header: bytes) -> bytes:
     """Return the header of a file in a tar, without what engines write in different ways.
 
     That is the names of its user and group, and the bits of its mode that tell what kind of file it
-    is. `header` may be several blocks. Only the last one is changed, which is the ustar header
-    (POSIX pax, "ustar Interchange Format"): mode at 100, checksum at 148, names at 265.
+    is. `header` may be several blocks of 512 bytes. Only the last one is changed, which is the
+    ustar header (POSIX pax, "ustar Interchange Format"): mode at 100, checksum at 148, names at
+    265.
     """
     block = bytearray(header[-tarfile.BLOCKSIZE :])
     mode = int(block[100:107].rstrip(b"\0 ") or b"0", 8)
     block[100:108] = b"%07o\0" % (mode & 0o7777)
+    # Two names of 32 bytes each.
     block[265:329] = bytes(64)
     # The checksum is that of the block with blanks in its place.
     block[148:156] = b" " * 8

@@ -36,9 +36,11 @@ def open_engine(
 ) -> Engine:
     """Connect to a Docker Engine, and remove what killed commands of this machine left there.
 
-    If none answers and `install` is set, a private engine is installed with apt-get, as root, and
-    started. `on_progress` gets a sentence about each change of the machine. Raises
-    NoEngine if no engine answers and none may be installed, and UserError if it does not start.
+    `url` names the engine; None: the one of DOCKER_HOST, of docker's context, or of a usual socket.
+    If none was named and none answers, and `install` is set, a private engine is installed with
+    apt-get, as root, and started. `on_progress` gets a sentence about each change of the machine.
+    Raises NoEngine if none answers and none may be installed, and UserError if the named one does
+    not answer, or the private one does not start.
     """
     try:
         engine = connect(url)
@@ -54,7 +56,9 @@ def open_engine(
 def _install_and_start(on_progress: Callable[[str], None]) -> Engine:
     """Install Docker if it is not installed, start the private engine and return it.
 
-    If an engine answers by then, that is returned. Raises UserError.
+    The private engine is a dockerd of ours with its own folder and network bridge. If another
+    engine answers by then, that is returned. `on_progress` gets a sentence about each change of the
+    machine. Raises UserError if the installation or the start fails.
     """
     # Two commands that start at the same time must not start two engines.
     with cache.hold_lock(private_home() / "lock"):
@@ -67,6 +71,7 @@ def _install_and_start(on_progress: Callable[[str], None]) -> Engine:
             # Another command may have started one while we waited, or the package has.
             return connect()
         except NoEngine:
+            # What an interrupted `wipe` left of an earlier engine's data.
             delete_discarded(private_home())
             on_progress(f"starting a private Docker Engine in {private_home()}")
             return _start()
@@ -146,7 +151,7 @@ def stop(*, wipe: bool = False) -> bool:
     end in time, or if something can't be deleted.
     """
     with cache.hold_lock(private_home() / "lock"):
-        pid = _running()
+        pid = _running()  # None if it does not run
         if pid is not None:
             os.kill(pid, signal.SIGTERM)
             deadline = time.monotonic() + _STOP_SECONDS
@@ -189,12 +194,13 @@ def bridge(home: Path) -> str:
 def mac_address(home: Path) -> str:
     """Return the MAC address of the bridge of the private engine in the folder `home`.
 
-    It is locally administered and unicast (IEEE 802, 8.4). Linux gives a bridge without an address
-    the lowest of its ports' (net/bridge/br_stp_if.c). That one changes as containers end, and those
-    that still run send to the old one until their ARP entry expires, after 15 s to 2 min (the same
-    in Podman: github.com/containers/netavark/pull/833).
+    It depends on the folder alone. Its first byte, 02, makes it locally administered and unicast
+    (IEEE 802, 8.4). It is set because Linux gives a bridge without an address the lowest of its
+    ports' (net/bridge/br_stp_if.c). That one changes as containers end, and those that still run
+    send to the old one until their ARP entry expires, after 15 s to 2 min (the same in Podman:
+    github.com/containers/netavark/pull/833).
     """
-    digest = sha256(str(home).encode())
+    digest = sha256(str(home).encode())  # in hexadecimal: two digits for a byte
     octets = ["02"]
     for start in range(0, 10, 2):
         octets.append(digest[start : start + 2])
@@ -202,9 +208,10 @@ def mac_address(home: Path) -> str:
 
 
 def free_subnet(taken: Sequence[str]) -> str:
-    """Return a subnet for the bridge that overlaps none of `taken`, all in CIDR form.
+    """Return a subnet for the engine's bridge, such as `172.31.200.0/24`.
 
-    Raises UserError if there is none.
+    It overlaps none of `taken`, the networks (or single addresses) that this machine has routes to.
+    Raises UserError if each subnet of the list `_SUBNETS` overlaps one.
     """
     networks = [ipaddress.ip_network(network, strict=False) for network in taken]
     for subnet in _SUBNETS:
@@ -276,12 +283,14 @@ def discard(home: Path) -> None:
     deleted while one remains. What earlier calls could not delete is deleted too. Raises UserError.
     """
     store = home / "data"
+    # Inner mounts first.
     for mount in reversed(mounts_below(store)):
         subprocess.run(["umount", "--lazy", mount], capture_output=True, check=False)
     if mounts := mounts_below(store):
         cause = "is mounted, and what is in there must not be deleted"
         raise failed(str(mounts[0]), cause, f"`umount {mounts[0]}`, then wipe again")
     if store.exists():
+        # Into a new folder `discarded-...`, which `delete_discarded` deletes.
         store.rename(Path(tempfile.mkdtemp(prefix=_DISCARDED, dir=home)) / store.name)
     if errors := delete_discarded(home):
         cause = f"could not be deleted: {errors[0]}"
@@ -291,11 +300,13 @@ def discard(home: Path) -> None:
 def delete_discarded(home: Path) -> list[str]:
     """Delete the folders that `discard` renamed but did not delete.
 
-    Returns an error message for each file that can't be deleted.
+    `home` is the folder of the private engine. Returns an error message for each file or folder
+    that can't be deleted; empty if all are gone.
     """
     errors: list[str] = []
 
     def add_error(_function: object, path: str, error: Any) -> None:
+        # `error` is what sys.exc_info() returns: type, exception, traceback.
         errors.append(f"{path}: {error[1]}")
 
     for folder in home.glob(f"{_DISCARDED}*"):

@@ -60,7 +60,8 @@ class Progress:
     def job(self, name: str) -> Callable[[BuildEvent], None]:
         """Begin to show a build, and return a function to call with each event of it.
 
-        `name` stands at the beginning of the lines about the build.
+        `name` stands at the beginning of the lines about the build. The steps that run are shown
+        below the log, and each that ends gets a line in it. Builds may run in several threads.
         """
         with self._lock:
             running = self._jobs[name] = {}
@@ -72,6 +73,7 @@ class Progress:
                     case StepStarted():
                         step = _RunningStep(event.name, time.monotonic())
                         running.setdefault(event.step, step)
+                    # What a running step printed, or how far it is, is shown below its name.
                     case LogLine() if event.step in running:
                         self._last[event.step] = event.text
                     case StepProgress() if event.step in running:
@@ -93,9 +95,10 @@ class Progress:
         return on_event
 
     def _say_finished(self, job: str, step: StepFinished) -> None:
-        """Print the result of a step: its time, or its error with the end of its log.
+        """Print the result of a build step: its time, or its error with the end of its log.
 
-        Steps of BuildKit's own that succeeded are not printed.
+        `job` is the name of the build, which begins each line. Steps of BuildKit's own that
+        succeeded are not printed.
         """
         if step.error:
             self.say(job, f"{'FAILED':>9}  {step_name(step.name)}", "bold red")

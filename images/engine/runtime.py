@@ -101,9 +101,11 @@ Docker's own)."""
 
 
 def image_info(data: Mapping[str, Any], identity: ImageIdentity) -> ImageInfo:
-    """Return the facts in the engine's answer to `GET /images/NAME/json`. Pure.
+    """Return the facts about an image in `data`, the engine's answer to `GET /images/NAME/json`.
 
-    Where nothing is set, the answer lacks the key or has null, whichever engine gives it.
+    `identity` has the image's digests, which depend on the engine's store and are worked out by the
+    caller. Where nothing is set, the answer lacks the key or has null, whichever engine gives it:
+    then a field is empty. Every engine gives an ID and a size; without, KeyError is raised. Pure.
     """
     config = data.get("Config") or {}
     env = {}
@@ -125,6 +127,7 @@ def image_info(data: Mapping[str, Any], identity: ImageIdentity) -> ImageInfo:
         workdir=config.get("WorkingDir") or "",
         entrypoint=tuple(config.get("Entrypoint") or ()),
         command=tuple(config.get("Cmd") or ()),
+        # Settings that none of our own images has, such as a health check.
         further={name: config[name] for name in FURTHER if config.get(name)},
     )
 
@@ -177,10 +180,11 @@ class EngineFacts:
 def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:
     """Return the facts in an engine's answers to `GET /version` and `GET /info`.
 
-    Raises UserError for Podman, whose Docker interface has no BuildKit, and for an engine of
-    Windows containers.
+    `url` is the address of the engine, `version` and `info` are the two answers. Raises UserError
+    for Podman, whose Docker interface has no BuildKit, and for an engine of Windows containers.
     """
     data_root = info.get("DockerRootDir") or ""
+    # Pairs of a name and a value, such as the type of the store.
     status = dict(info.get("DriverStatus") or ())
     # A socket alone proves nothing: it can be a tunnel, or lead into Docker Desktop's virtual
     # machine.

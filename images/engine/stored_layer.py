@@ -132,9 +132,10 @@ def padding(size: int) -> int:
 
 @contextmanager
 def layer_errors(where: str) -> Iterator[None]:
-    """Turn errors of reading layers into EngineError, within a `with` block.
+    """Turn errors of reading an image's layers into EngineError, within a `with` block.
 
-    `where` names the image, for the message.
+    Those are errors of the engine and of files, a compression that we can't read, and all that
+    parsing a damaged layer or manifest raises. `where` names the image, for the message.
     """
     with engine_errors(where):
         try:

@@ -82,7 +82,7 @@ def read(path: Path | None, root: Path) -> Fleet:
 
 
 def choose_machines(fleet: Fleet, name: str) -> tuple[str, Machines]:
-    """Return a kind of machine from fleet.yaml by its name, together with the name.
+    """Return (name, kind of machine) from fleet.yaml for the name of a kind, as in --workers.
 
     The name may be empty if there is only one kind. Raises UserError for an unknown name, and for
     an empty one if there are several kinds.

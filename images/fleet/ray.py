@@ -36,9 +36,11 @@ def run_tasks(
 ) -> Generator[tuple[Task, Result], None, None]:
     """Run the tasks on a cluster, and yield each with its result as soon as it ends.
 
-    Closing the generator early cancels the tasks. `address` is `ray://HEAD:10001`; or `auto` on a
-    machine of the cluster, or if RAY_ADDRESS is set. `locks` is the folder of lock files to send.
-    `say` gets messages about a task. Raises UserError if no cluster answers.
+    There must be at least one task; all have the same matrix. `machines` and `fleet` are from
+    fleet.yaml: what machines a task gets, and the settings of the cluster. Closing the generator
+    early cancels the tasks. `address` is `ray://HEAD:10001`; or `auto` on a machine of the cluster,
+    or if RAY_ADDRESS is set. `locks` is the folder of lock files to send. `say` gets messages about
+    a task. Raises UserError if no cluster answers.
     """
     connect(address, fleet.ray, Path(tasks[0].matrix), locks)
     run_remotely = ray.remote(run_there).options(**ray_options(machines, fleet.ray))
@@ -57,15 +59,18 @@ def run_tasks(
         # Without force, so that a task can remove its containers.
         for reference in running:
             ray.cancel(reference, force=False)
+        # Wait for the cancelled tasks, but not for ever.
         if running:
             ray.wait(list(running), num_returns=len(running), timeout=PATIENCE)
         ray.shutdown()
 
 
 def connect(address: str, settings: RaySettings, matrix: Path, locks: Path) -> None:
-    """Connect to a cluster, and send it the code, the matrix and its locks.
+    """Connect this process to a Ray cluster, and send it the code, the matrix and its locks.
 
-    Raises UserError if no cluster answers at this address.
+    `address` is `ray://HEAD:10001`, or `auto` for the cluster of this machine. `settings` may name
+    Python packages (`pip`) that workers need. `matrix` is a file, `locks` a folder. Raises
+    UserError if no cluster answers at this address.
     """
     with tempfile.TemporaryDirectory(prefix="truetag-checkout-") as folder:
         stage(Path(folder), matrix, locks)
@@ -118,7 +123,7 @@ def run_there(task: Task) -> Result:
 def result_of(reference: Any) -> Result:
     """Return the result of a task that has ended, or Lost with the reason if Ray has none.
 
-    `reference` is Ray's reference to the result.
+    `reference` is what Ray gave for the task when it was started.
     """
     try:
         result: Result = ray.get(reference)

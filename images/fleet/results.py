@@ -51,8 +51,9 @@ def clear(folder: Path) -> None:
 def finish(task: Task, result: Result, sources: Sources, folder: Path) -> Outcome:
     """Judge what a worker measured of an image, write it to a folder, and return the outcome.
 
-    The verdict is written last. If the worker was lost, or its evidence cannot be read or judged,
-    the outcome has a cause and no verdict. Nothing is raised, so that the other tasks go on.
+    `sources` has the matrix and facts, from which the claims about the image are written. The
+    verdict is written last. If the worker was lost, or its evidence cannot be read or judged, the
+    outcome has a cause and no verdict. Nothing is raised, so that the other tasks go on.
     """
     if isinstance(result, Lost):
         return Outcome(task=task, cause=result.cause)
@@ -87,8 +88,9 @@ def judge_by_our_claims(
 ) -> Verdict:
     """Judge evidence by the claims that this checkout writes for the machine that measured it.
 
-    What was measured for other claims is UNPROVEN. Raises UserError if the worker built the image
-    by another matrix than this checkout's.
+    A claim is a statement about the image; evidence is what a worker measured to test it. What was
+    measured for other claims is UNPROVEN. Raises UserError if the worker built the image by another
+    matrix than this checkout's.
     """
     # None: the matrix of this checkout refuses the image.
     image = plan.plan_one(ImageName.parse(task.image), sources).image
@@ -112,7 +114,10 @@ def judge_by_our_claims(
 
 
 def why_no_pass(verdict: Verdict, evidence: Evidence) -> str:
-    """Return why a verdict is not PASS; empty if it is, and each probe ran to its end."""
+    """Return why a verdict is not PASS; empty if it is, and each probe ran to its end.
+
+    A probe is a program that measures; `evidence` says how each of them ended.
+    """
     # Tiers that were left out on purpose (--tier) are no reason here: only a name needs all of
     # them.
     cause = naming.why_withheld(verdict, evidence, validating.ANYWHERE)

@@ -41,6 +41,7 @@ def run_tasks(
 ) -> Generator[tuple[Task, Result], None, None]:
     """Run the tasks as one job array, and yield each with its result as soon as it ends.
 
+    `machines` and `fleet` are from fleet.yaml: what machines a job gets, and the settings of Slurm.
     Closing the generator early cancels the jobs. `folder` must be on a file system that the nodes
     share. `say` gets messages about a task. Raises UserError if this machine has no Slurm, or if
     Slurm refuses the jobs.
@@ -109,9 +110,10 @@ def run_here(task: Task) -> Result:
 def wait_for_results(running: dict[Task, Job]) -> Iterator[tuple[Task, Result]]:
     """Yield each running task with its result, as soon as it ends, and remove it from `running`.
 
-    A job that leaves the queue without a result is Lost. (submitit itself would ask sacct for the
-    state of a job, which many clusters do not have.)
+    A job that leaves the queue without a result is Lost: the result then only has a reason.
+    (submitit itself would ask sacct for the state of a job, which many clusters do not have.)
     """
+    # Task -> when its job was first seen to be out of the queue.
     left_queue_at: dict[Task, float] = {}
     while running:
         queue = subprocess.run(

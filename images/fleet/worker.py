@@ -102,8 +102,9 @@ Result = Measured | Lost
 def perform(task: Task, machine: str) -> Result:
     """Build or pull the image of a task on this machine, validate it, and return the result.
 
-    `machine` is the name of this machine. Returns Lost, with the error, if the verb wrote no
-    verdict or for any UserError.
+    `machine` is the name of this machine. The work is done by a verb of the command line, in a
+    process of its own. Returns Lost, with the error, if the verb wrote no verdict or for any
+    UserError.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="truetag-task-") as scratch:
@@ -131,7 +132,8 @@ def pull(reference: str) -> None:
 def run_verb(arguments: Sequence[str], log: Path) -> str:
     """Run `truetag ARGUMENTS` to its end, and return its output, which goes to the file `log`.
 
-    If the task is cancelled meanwhile, the verb first removes its containers.
+    If the task is cancelled meanwhile (an exception in this process), the verb is told to end, and
+    first removes its containers.
     """
     with log.open("w+") as stream:
         command = [sys.executable, "-m", "images", *arguments]

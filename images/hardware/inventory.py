@@ -69,9 +69,11 @@ class Inventory:
 
 
 def inventory_from(nvml: Mapping[str, Any]) -> Inventory | None:
-    """Return the inventory that NVML's answer describes; None if it has no GPU.
+    """Return a host's GPUs, their links and driver, from NVML's answer; None if it has no GPU.
 
-    `nvml`: what `nvml.read_by_nvml` returns, or the `host` of evidence.
+    `nvml`: what `nvml.read_by_nvml` asked the driver's library NVML for, or the same as a
+    validation run recorded it (`host` in its evidence): `driver`, `gpus`, and perhaps `links`.
+    Raises LookupError, TypeError or ValueError if it has another form.
     """
     gpus = []
     for gpu in nvml["gpus"]:
@@ -80,6 +82,7 @@ def inventory_from(nvml: Mapping[str, Any]) -> Inventory | None:
     if not gpus:
         return None
     links = []
+    # Two GPUs, by their numbers, and how they reach each other.
     for first, second, link in nvml.get("links", ()):
         links.append((first, second, Link(link)))
     return Inventory(driver=nvml["driver"], gpus=tuple(gpus), source="NVML", links=tuple(links))

@@ -13,8 +13,9 @@ _WAIT_FOR_LOCK = "-oDPkg::Lock::Timeout=600"
 def install(*packages: str) -> None:
     """Install Debian packages on this machine, as root, after an update of the package lists.
 
-    Raises UserError with the last lines that apt-get printed. Only one of our processes does this
-    at a time: `apt-get update` does not wait for its locks, it fails.
+    Raises UserError, with the last lines that apt-get printed, if one of the two commands fails.
+    Only one of our processes does this at a time: `apt-get update` does not wait for its locks, it
+    fails.
     """
     update = ["apt-get", "-q", "update"]
     install = [

@@ -33,9 +33,10 @@ def write_whole(file: Path, content: bytes) -> None:
     """Write a file so that it is on the disk with all its content, or not at all.
 
     That holds even if the process is killed. An older file of that name is replaced. Its folder is
-    made if it is missing. Raises OSError.
+    made if it is missing. Raises OSError if it can't be written.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
+    # Written under another name in the same folder, then renamed, which happens at once.
     unfinished = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
     try:
         with unfinished.open("xb") as stream:
@@ -44,6 +45,7 @@ def write_whole(file: Path, content: bytes) -> None:
             os.fsync(stream.fileno())
         unfinished.replace(file)
     finally:
+        # It is gone already, unless something failed.
         unfinished.unlink(missing_ok=True)
 
 

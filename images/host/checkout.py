@@ -5,9 +5,9 @@ from pathlib import Path
 
 
 def git(root: Path, *arguments: str) -> str | None:
-    """Return what a git command prints in the folder `root`.
+    """Return what `git ARGUMENTS` prints in the folder `root`, without white space at its ends.
 
-    None if it fails: there is no git, or no checkout.
+    None if the command fails: there is no git, no checkout, or not what the arguments ask for.
     """
     try:
         result = subprocess.run(

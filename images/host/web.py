@@ -41,18 +41,20 @@ class _Adapter(HTTPAdapter):
 def session(login: AuthBase | None = None) -> requests.Session:
     """Return a session that reuses connections, and trusts the certificates that Python trusts.
 
-    A certificate file that a variable names comes first, as for uv. By itself, requests would trust
-    the certificates that it ships. `login` adds a login to requests; by default, requests takes one
-    of netrc.
+    A certificate file that an environment variable names (SSL_CERT_FILE and others) comes first, as
+    for uv. By itself, the library requests would trust the certificates that it ships. `login` adds
+    a user and password, or a token, to what is sent; None: the login that ~/.netrc has for the
+    server.
     """
     web = requests.Session()
     web.auth = login
-    # The file itself, and not a compressed form.
+    # Ask for files as they are, not compressed for the way.
     web.headers["Accept-Encoding"] = "identity"
 
     chosen_files = [os.environ[name] for name in _CERTIFICATE_VARIABLES if os.environ.get(name)]
     defaults = ssl.get_default_verify_paths()
     certificates = [*chosen_files, defaults.cafile, defaults.capath]
+    # If there is none at all, True: the certificates that requests ships.
     first = next((place for place in certificates if place), True)
     web.mount("https://", _Adapter(first))
     web.mount("http://", _Adapter(first))
@@ -60,10 +62,11 @@ def session(login: AuthBase | None = None) -> requests.Session:
 
 
 def download(url: str, target: Path, *, patience: float, login: AuthBase | None = None) -> None:
-    """Download a URL to a file.
+    """Download a URL to the file `target`, which is replaced if it exists.
 
-    `patience`: seconds to wait for the answer, and for each further part of it. `login`: see
-    `session`. Raises OSError, also if the connection breaks off; then a part of the file is left.
+    `patience`: seconds to wait for the answer, and for each further part of it. `login` adds a
+    login to the request (see `session`). Raises OSError if the server can't be reached, answers
+    with an error, or breaks off; then a part of the file may be left.
     """
     with (
         session(login) as web,

@@ -119,14 +119,16 @@ def _lines(files: Mapping[str, str]) -> str:
 
 
 def find(base: Base, locks: Path) -> DebianLock | None:
-    """Return the lock of a base from the folder of locks; None if it has none.
+    """Return the lock of a base, its Debian packages by hash; None if it has none.
 
-    A base that is no Debian suite has none. Raises UserError for a lock that is damaged, or that
-    was made for other packages than ours.
+    `locks` is the folder of locks. A base that is no Debian suite has none. Raises UserError for a
+    lock that is damaged, or that was made for other packages than ours.
     """
     file = locks / lock_path(base)
     if base.suite is None or not file.is_file():
         return None
+    # The groups are `suite`, `architecture`, `day` and `requested` of the file's head, and then the
+    # lines of `base` and of `layer`.
     match = _LOCK.fullmatch(file.read_text(encoding="utf-8", errors="replace"))
     if match is None:
         raise wrong(paths.shown(file), "this lock is damaged", how_to_remake())
@@ -162,7 +164,10 @@ def how_to_remake() -> str:
 
 
 def require(base: Base, locks: Path) -> DebianLock:
-    """Return the lock of a base. Raises UserError as `find` does, and if there is none."""
+    """Return the lock of a base from the folder of locks.
+
+    Raises UserError if there is none, if it is damaged, or if it was made for other packages.
+    """
     lock = find(base, locks)
     if lock is None:
         cause = "this lock, of the Debian packages that the base is made of, is missing"
@@ -184,7 +189,9 @@ def changed_packages(old: DebianLock, new: DebianLock) -> list[str]:
 def resolve(base: Base, now: datetime) -> DebianLock:
     """Return a lock of what apt would install on a base today; `now` is the time that it bears.
 
-    Nothing is installed or downloaded but package lists. Raises UserError if apt-get fails.
+    A lock lists Debian packages by hash: those of the base, and those of the layer above it.
+    Nothing is installed, and only package lists are downloaded. `base` must have a suite. Raises
+    UserError if apt-get fails.
     """
     suite, architecture = str(base.suite), base.platform.architecture
     # apt's patterns for what every Debian system has.
@@ -210,7 +217,8 @@ def _apt_with_fresh_lists(scratch: str, suite: str, architecture: str) -> list[s
     """Download a suite's signed package lists of today, and return the apt-get command to use them.
 
     All of apt's files are in the folder `scratch`. So apt needs no rights, leaves this machine's
-    packages alone, and resolves for an architecture that this machine need not have.
+    packages alone, and resolves for an architecture that this machine need not have. Raises
+    UserError if apt-get fails.
     """
     for folder in ("etc/apt/preferences.d", "lists/partial", "archives/partial"):
         Path(scratch, folder).mkdir(parents=True)
@@ -266,7 +274,8 @@ def _run_apt(words: Sequence[str]) -> str:
 def printed_files(printed: str) -> dict[str, str]:
     """Return the files that `apt-get --print-uris` prints: path below the archives -> sha256.
 
-    Raises UserError for a file without sha256, or that is on none of the mirrors.
+    A path begins with the archive's name: `debian/pool/main/a/apt/apt_2.6.1_amd64.deb`. Raises
+    UserError for a file without sha256, or that is on none of the mirrors.
     """
     files = {}
     for line in printed.splitlines():
@@ -293,7 +302,10 @@ def printed_files(printed: str) -> dict[str, str]:
 
 
 def _path_below_archives(address: str) -> str:
-    """Return `ARCHIVE/pool/...` for a package's URL; no valid path if it is on no known mirror."""
+    """Return `ARCHIVE/pool/...` for a package's URL.
+
+    If that is on no known mirror, the result is no path that a lock accepts: a slash and the URL.
+    """
     matching = []
     for archive, root in mirrors().items():
         if address.startswith(root):
@@ -305,10 +317,10 @@ def _path_below_archives(address: str) -> str:
 
 @cache
 def mirrors() -> Mapping[str, str]:
-    """Return the address of each archive, with a slash at its end.
+    """Return the address of a mirror of each archive, `debian` and `debian-security`.
 
-    It is the one that a variable (DEBIAN_MIRROR) names, else that of this machine's apt, else
-    Debian's own.
+    An address ends with a slash. It is the one that a variable (DEBIAN_MIRROR) names, else that of
+    this machine's apt, else Debian's own.
     """
     # On Ubuntu there is an apt, too: `parse_apt_listing` leaves out archives that are not Debian's.
     listing = ""
@@ -328,10 +340,11 @@ def mirrors() -> Mapping[str, str]:
 
 
 def parse_apt_listing(listing: str) -> dict[str, str]:
-    """Return the address of each archive, from apt's lines `ORIGIN|LABEL|COMPONENT|URI`.
+    """Return the address of each of Debian's archives, from lines `ORIGIN|LABEL|COMPONENT|URI`.
 
-    Of several addresses, the first counts. Those that build steps can't fetch from (`file:`,
-    `mirror+file:`) and those with credentials are left out.
+    apt prints such a line for each of its sources. Of several addresses, the first counts. Those
+    that build steps can't fetch from (`file:`, `mirror+file:`) and those with credentials are left
+    out.
     """
     # The label that an archive's package lists have -> our name of the archive.
     archives = {"Debian": "debian", "Debian-Security": "debian-security"}
@@ -344,6 +357,7 @@ def parse_apt_listing(listing: str) -> dict[str, str]:
         origin, label, component, address = fields
         if origin != "Debian" or component != "main" or label not in archives:
             continue
+        # `_PLAIN`: http or https, without a login.
         if _PLAIN.match(address):
             addresses.setdefault(archives[label], address)
     return addresses
@@ -352,7 +366,8 @@ def parse_apt_listing(listing: str) -> dict[str, str]:
 def source_lines(suite: str, addresses: Mapping[str, str], options: str = "") -> list[str]:
     """Return the lines of a sources.list for a suite.
 
-    `addresses`: name of an archive -> address of a mirror. `options` go into each line.
+    `addresses`: name of an archive (`debian`, `debian-security`) -> address of a mirror. `options`
+    (`signed-by=FILE`) go into each line.
     """
     archive = addresses["debian"]
     deb = f"deb [{options}]" if options else "deb"
@@ -367,7 +382,10 @@ def source_lines(suite: str, addresses: Mapping[str, str], options: str = "") ->
 
 
 def variables() -> dict[str, str]:
-    """Return the variables that tell build steps which mirrors to use, if not Debian's own."""
+    """Return the variables that tell build steps which mirrors to use, if not Debian's own.
+
+    Name -> value. That is a mirror of each archive, and of the archive of snapshots of Debian.
+    """
     settings = {}
     for name, address in mirrors().items():
         archive = ARCHIVES[name]

@@ -76,6 +76,7 @@ def find_login(index: PrivateIndex) -> Login | None:
     if password:
         return Login(user, password, password_variable)
 
+    # A user and a password; None: netrc has none for this host.
     of_netrc = get_netrc_auth(index.url)
     if of_netrc and (not user or user == of_netrc[0]):
         return Login(*of_netrc, place="netrc")
@@ -93,8 +94,8 @@ def _variables(index: PrivateIndex) -> tuple[str, str]:
 def _ask_keyring(index: PrivateIndex, user: str) -> Login | None:
     """Return the login that the program `keyring` has for an index's address or host.
 
-    Without a user, the keyring is asked for user and password. None if it has none, or is not
-    installed.
+    An empty `user` is not known: the keyring is then asked for user and password. None if it has no
+    login, or is not installed.
     """
     for service in (index.url, urlsplit(index.url).netloc):
         options = ["get", service, user] if user else ["--mode", "creds", "get", service]
@@ -144,7 +145,10 @@ def require_packages(pins: Iterable[Pin], again: str) -> None:
 def _ask_for(
     package: str, index: PrivateIndex, session: requests.Session, again: str
 ) -> Problem | None:
-    """Ask an index for the page of a package; return what is wrong, or None."""
+    """Ask a private index for the page of a package; return what is wrong, or None.
+
+    `session` logs in to the index. `again` is the command to give when it is mended.
+    """
     try:
         answer = session.get(f"{index.url}/{package}/", timeout=_PATIENCE)
         answer.raise_for_status()
@@ -161,11 +165,12 @@ def _ask_for(
 def explain(
     error: requests.RequestException, package: str, index: PrivateIndex, again: str
 ) -> Problem:
-    """Return the problem that a private index did not give a package's page or file.
+    """Return the problem that a private index did not give a package's page or file, for people.
 
-    `again` is the command to give when it is mended.
+    `error` is what the request raised. `again` is the command to give when it is mended.
     """
     host = urlsplit(index.url).hostname
+    # 0: there was no answer.
     status = error.response.status_code if error.response is not None else 0
     if status in (401, 403):
         login = find_login(index)

@@ -94,12 +94,14 @@ class LockInputs(Target):
     def find_shared_layers(self, other: Self) -> tuple[str, ...]:
         """Return the names of the layers that both images could have in common, bottom first.
 
-        These have the same name and requirements in both, and so have all layers below them. Images
-        for another Python or platform, or with another index, share none.
+        `other` has the inputs of another image's lock. Shared layers have the same name and
+        requirements in both, and so have all layers below them. Images for another Python or
+        platform, or with another index, share none.
         """
         if (self.python, self.platform, self.index) != (other.python, other.platform, other.index):
             return ()
         shared = []
+        # The first layer that differs ends the search. One image may have more layers.
         for own_layer, other_layer in zip(self.layers, other.layers, strict=False):
             if own_layer != other_layer:
                 break
@@ -119,6 +121,7 @@ def lock_inputs(image: Image) -> LockInputs:
     # Layer -> what its compiled packages require.
     needs: dict[str, set[str]] = {}
     for pin in image.pins:
+        # `locked`: the package is neither optional nor compiled, so an index has it.
         if pin.locked:
             layers[pin.layer].append(pin.requirement)
         if pin.needs:
@@ -158,7 +161,8 @@ def lock_inputs(image: Image) -> LockInputs:
 def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
     """Yield a sentence for each difference between what two locks were made from.
 
-    A sentence reads `torch 2.7.0 -> 2.7.1`, or `peft 0.18.1 added to profile`.
+    A sentence reads `torch 2.7.0 -> 2.7.1`, or `peft 0.18.1 added to profile`. Nothing is yielded
+    if the locks were made from the same.
     """
     # (place, name) -> value. The place is a layer, for example.
     before, after = _values_by_place(old), _values_by_place(new)

@@ -73,6 +73,7 @@ class Measured(NamedTuple):
 def read(locks: Path) -> LayerRecord:
     """Read the record in the folder of locks; empty if there is none.
 
+    It maps a recipe, the hash of what a layer is built from, to the layer that builds of it gave.
     Raises UserError for a damaged file.
     """
     file = locks / FILE
@@ -99,8 +100,9 @@ def known_forms(record: LayerRecord) -> dict[str, str]:
 def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, RecordedLayer]:
     """Return the recorded layers of an image that was built by `recipe`: recipe -> layer.
 
-    `recipe` is that of the whole image, under which the record has the image's settings. `image` is
-    its name. The settings come last in the result.
+    A recipe is a hash of what a layer is built from. `recipe` is that of the whole image, under
+    which the record has the image's settings. `image` is its name. The settings come last in the
+    result.
 
     Empty if the recipe is unknown, was not built often enough, or is another image's.
     """
@@ -125,7 +127,9 @@ def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, Recorde
 def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, RecordedLayer]:
     """Return the record with the layers of one more build added.
 
-    Raises UserError if the build gave other bytes for a recipe than the builds before it.
+    The record maps a recipe, a hash of what a layer is built from, to the layer that builds of it
+    gave. `layers` are those that `build` gave. The record that is given is not changed. Raises
+    UserError if the build gave other bytes for a recipe than the builds before it.
     """
     updated = dict(record)
     for measured in layers:
@@ -189,7 +193,7 @@ def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -
 def write(record: LayerRecord, locks: Path) -> None:
     """Write the record with a line for each layer, sorted by the layer's name and its recipe.
 
-    So changes are easy to review.
+    So changes are easy to review. The file is layers.json in the folder of locks.
     """
 
     def name_and_recipe(row: tuple[str, RecordedLayer]) -> tuple[str, str]:

@@ -96,13 +96,14 @@ class State(NamedTuple):
 def state(image: Image, folder: Path) -> State:
     """Return whether the folder of locks has an image's lock, and whether it is still the image's.
 
-    A lock is stale if it was made from other inputs than the image has now, if it was edited, or if
-    it can't be read.
+    A lock is stale if it was made from other inputs (pins, Python, indexes) than the image has now,
+    if it was edited, or if it can't be read. Then the state has the reasons, in words.
     """
     place = folder / image.lock_name
     try:
         lock = load(place)
     except UserError as error:
+        # Without this file there is no lock; with it, one that is damaged.
         if not (place / RECORD).is_file():
             return State(Status.MISSING)
         problems = [f"{problem.where}: {problem.cause}" for problem in error.problems]
@@ -148,8 +149,8 @@ def why_blocked(image: Image, status: Status) -> str:
 def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
     """Return the image's lock from a folder of locks, with digests of its wheels' RECORD files.
 
-    `known` is a further folder of locks to take such digests from: a nightly run writes its locks
-    into a folder of its own. Digests from `folder` come first.
+    A RECORD lists the files of a wheel. `known` is a further folder of locks to take such digests
+    from: a nightly run writes its locks into a folder of its own. Digests from `folder` come first.
 
     Raises UserError if there is no lock, or if it is stale or damaged.
     """
@@ -231,8 +232,8 @@ _RECORDED_IF_SET = (
 def serialize(lock: Lock) -> dict[str, bytes]:
     """Return the files of a lock's folder, with `lock.json`: file name -> content.
 
-    `lock.json` has the lock's inputs, the file name of the wheel of each package that a private
-    index alone has, and the sha256 of each requirements file.
+    `lock.json` has the lock's inputs (pins, Python, indexes), the file name of the wheel of each
+    package that a private index alone has, and the sha256 of each requirements file.
     """
     made_from = asdict(lock.inputs)
     record = {name: made_from[name] for name in _ALWAYS_RECORDED}
@@ -275,8 +276,9 @@ def put(files: Mapping[str, bytes], folder: Path) -> None:
 def print_requirements(packages: Iterable[Package], platform: str = "x86_64") -> bytes:
     """Return a requirements file with hashes, in the order of the packages.
 
+    An entry is `torch==2.7.1`, and below it a line `--hash=sha256:...` for each of its wheels.
     `platform` is uv's name of the platform that the wheels are for (`x86_64-manylinux_2_36`). The
-    file's first line names its processor.
+    file's first line, a comment, names its processor.
     """
     # `of_machine` knows the processor, as locks are made for our platforms only: `or` is there for
     # the types.

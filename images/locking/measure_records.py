@@ -56,9 +56,10 @@ def update(
 ) -> dict[str, bytes]:
     """Read the RECORDs of these locks that are not known yet, and return the new table.
 
-    The table is returned as a file: path below `folder` -> content; nothing if all RECORDs were
-    known. `locks` are by the lock's name, and `folder` is the folder of locks, which has the table
-    so far. `run` calls uv, and `tell` gets a line for each lock.
+    A RECORD is the list of files in a wheel; the table has its digest for each wheel. The table is
+    returned as a file: path below `folder` -> content; an empty dict if all RECORDs were known.
+    `locks` are by the lock's name, and `folder` is the folder of locks, which has the table so far.
+    `run` calls uv, and `tell` gets a line for each lock.
 
     Raises UserError for an index that does not answer, has lost a wheel, or gives no ranges.
     """
@@ -88,8 +89,8 @@ def update(
 def _find_urls(wheels: list[LockedWheel], lock: Lock, run: Runner, name: str) -> list[str]:
     """Return the URLs of wheels of a lock, in the order of the wheels.
 
-    `run` calls uv, and `name` is the lock's, for messages. Raises UserError if the index no longer
-    has one of them.
+    A lock has only the hashes of its wheels, so uv is asked where the files lie. `run` calls uv,
+    and `name` is the lock's, for messages. Raises UserError if the index no longer has one of them.
     """
     exact = {f"{wheel.package.name}=={wheel.package.version}" for wheel in wheels}
     # sha256 -> URL.
@@ -110,9 +111,10 @@ def lacking(lock: Lock) -> list[LockedWheel]:
 
 
 def without_leftovers(locks: Iterable[Lock], folder: Path) -> dict[str, bytes]:
-    """Return the table without wheels that are in none of these locks, as a file like `update`.
+    """Return the table of RECORD digests without wheels that are in none of these locks.
 
-    Nothing is returned if every wheel of the table is in one of the locks.
+    It is returned as a file, and not written: path below `folder`, the folder of locks -> content.
+    An empty dict if every wheel of the table is in one of the locks, so that nothing changes.
     """
     locked: set[str] = set()
     for lock in locks:
@@ -134,6 +136,7 @@ def _wheels(lock: Lock) -> Iterator[LockedWheel]:
     Packages that are built from source while they are installed have none.
     """
     for layer, packages in lock.layers.items():
+        # The toolkit is unpacked elsewhere, and installer and build tools are not in the image.
         if layer in _NOT_INSTALLED:
             continue
         for package in packages:
@@ -147,7 +150,8 @@ def _wheels(lock: Lock) -> Iterator[LockedWheel]:
 def _measure(url: str, session: requests.Session) -> WheelRecord:
     """Return the digest of the RECORD of the wheel at a URL, and whether the wheel has libraries.
 
-    Raises UserError if the wheel or its RECORD can't be read.
+    A RECORD is the list of files in a wheel, with their hashes. Raises UserError if the wheel or
+    its RECORD can't be read.
     """
     try:
         rows = _read_rows(url, session)
@@ -166,8 +170,11 @@ def _measure(url: str, session: requests.Session) -> WheelRecord:
 def _read_rows(url: str, session: requests.Session) -> Rows:
     """Return the rows of the RECORD of the wheel at a URL, of which only the end is read.
 
-    A zip's directory stands at its end, and wheels have their RECORD just before it. More of the
-    file is read, eight times as much each time, until both are in it.
+    A RECORD is the list of files in a wheel; a row is a path and its sha256. A zip's directory
+    stands at its end, and wheels have their RECORD just before it. More of the file is read, eight
+    times as much each time, until both are in it. Raises BadZipFile or ValueError for what is no
+    wheel, KeyError for a wheel without RECORD, and OSError if the server does not give the file's
+    end.
     """
     length = _TAIL
     while True:
@@ -186,7 +193,7 @@ def _read_rows(url: str, session: requests.Session) -> Rows:
 def _read_tail(url: str, session: requests.Session, length: int) -> tuple[bytes, int]:
     """Return the last `length` bytes of the file at a URL, and the size of the whole file.
 
-    Raises OSError if the server gives no ranges.
+    Raises OSError if the server gives no ranges, or does not answer.
     """
     answer = _request_tail(url, session, length)
     answer.raise_for_status()
@@ -206,6 +213,7 @@ def _request_tail(url: str, session: requests.Session, length: int) -> requests.
     while True:
         attempts_left -= 1
         try:
+            # `bytes=-300`: the last 300 bytes.
             return session.get(url, headers={"Range": f"bytes=-{length}"}, timeout=_PATIENCE)
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
             if not attempts_left:

@@ -110,7 +110,10 @@ def _load_present_locks(images: Iterable[Image], folder: Path) -> list[Lock]:
 def _find_sharing_images(
     others: Iterable[Image], images: Iterable[Image], folder: Path
 ) -> Iterator[Image]:
-    """Yield the other images that have a lock and share a layer with one of `images`."""
+    """Yield the other images that have a lock and share a layer with one of `images`.
+
+    `folder` is the folder of locks.
+    """
     inputs_of_images = [lock_inputs(image) for image in images]
     for other in others:
         if not (folder / other.lock_name / lock_file.RECORD).is_file():
@@ -129,9 +132,9 @@ def _load_present_versions(place: Path) -> dict[str, str]:
 
 
 def _find_shared_versions(image: Image, locks: Iterable[Lock]) -> dict[str, str]:
-    """Return the versions in the layers that an image shares with one of these locks.
+    """Return the versions in the layers that an image shares with one of these locks, by package.
 
-    The first lock that shares a layer is taken. None does: no versions.
+    The first lock that shares a layer is taken. Empty if none does.
     """
     inputs = lock_inputs(image)
     for lock in locks:
@@ -196,7 +199,11 @@ def resolve(
 
 
 def _unpinned(package: str, where: str) -> Problem:
-    """Return the problem that something requires a package of a private index without a pin."""
+    """Return the problem that something requires a package of a private index without a pin.
+
+    uv would take it from the default index, where anybody may have published another package under
+    that name. `where` is the image's name.
+    """
     cause = (
         f"a package of the image requires {package}, which `indexes` in matrix.yaml takes from a "
         "private index alone, and which the image does not pin"
@@ -213,11 +220,13 @@ def _resolve_private_packages(
 ) -> dict[str, Package]:
     """Return the packages that a private index alone has, by name, at their `chosen` versions.
 
-    They are resolved without anything else that could lead uv to another index.
+    They are resolved without anything else that could lead uv to another index. `chosen` has the
+    version of every package of the image, `run` calls uv, and `where` is the place of problems.
     """
     if not inputs.private:
         return {}
     exact = [f"{name}=={chosen[name]}" for name in inputs.private]
+    # uv would take a version that replaces what is required from the default index.
     target = replace(inputs, overrides=())
     packages = _resolve_without_dependencies(exact, target, (inputs.platform,), run, where)
     return {package.name: package for package in packages}
@@ -228,7 +237,8 @@ def _resolve_without_dependencies(
 ) -> tuple[Package, ...]:
     """Return the packages that exact requirements (`uv==0.13.8`) name, without what they require.
 
-    Each has the hashes of its wheels for all of these platforms.
+    Each has the hashes of its wheels for all of these platforms. `inputs` has the Python and the
+    indexes, `run` calls uv, and `where` is the place of problems.
     """
     packages: dict[str, Package] = {}
     for platform in platforms:
@@ -254,7 +264,8 @@ def _split_into_layers(
     it, so that layers above do not change it.
 
     `chosen` has the version of each package in the whole image. uv is asked, from the bottom layer
-    up, what a layer and those below it need at these versions: it knows extras and markers.
+    up, what a layer and those below it need at these versions: it knows extras and markers. `where`
+    is the place of problems.
     """
     # Package -> the layer that installs it. For a pin, the matrix decides which.
     layer_of = {}

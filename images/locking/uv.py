@@ -72,8 +72,10 @@ def with_index_of_pip(uv: Mapping[str, str], env: Mapping[str, str]) -> dict[str
 def environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of an environment that uv gets: the index, certificates and proxies.
 
-    Raises UserError for a default index that is a folder.
+    pip's index and certificates count where uv's are not set. Raises UserError for a default index
+    that is a folder.
     """
+    # `_PASSED` matches the whole name of each variable that uv may see.
     passed = {name: value for name, value in env.items() if value and _PASSED.fullmatch(name)}
     passed = with_index_of_pip(passed, env)
     # uv does not read pip's variables for certificates, either.
@@ -118,8 +120,9 @@ def resolve_versions(
 ) -> dict[str, str]:
     """Return the versions of everything that the requirements need, by canonical name.
 
-    A preferred version is taken wherever it still fits. Raises UserError, at the place `where`, if
-    no versions fit, or if an index can't be reached.
+    `target` is the Python and platform that they are for, with the indexes. A `preferred` version
+    (by name) is taken wherever it still fits. `run` calls uv. Raises UserError, at the place
+    `where`, if no versions fit, or if an index can't be reached.
     """
     # --refresh: for minutes, uv would not ask again for an index page that it has read. But people
     # lock what has just been published.
@@ -147,8 +150,9 @@ def resolve_packages(
 ) -> tuple[Package, ...]:
     """Return the packages that the requirements need, with hashes, sorted by name.
 
-    `chosen` has the only version that may be taken of each package that it names. Without
-    `dependencies`, what the packages require is left out. `where` is the place of problems.
+    `target` is the Python and platform that they are for, with the indexes. `chosen` has the only
+    version that may be taken of each package that it names. `run` calls uv. Without `dependencies`,
+    what the packages require is left out. `where` is the place of problems.
 
     Raises UserError as `resolve_versions` does, and for a package without a hashed wheel on an
     index (a local file, a checkout).
@@ -157,6 +161,7 @@ def resolve_packages(
     # has made it do so just before; without, no other call has.
     options = () if dependencies else ("--no-deps", "--refresh")
     text = _compile(requirements, target, options, "pylock.toml", run, where, chosen=chosen)
+    # A row is a table of the file: a package, its version and its files.
     rows = tomllib.loads(text).get("packages", [])
     resolved = [_parse_package(row, target, where) for row in rows]
     return tuple(sorted(resolved, key=lambda package: package.name))
@@ -165,11 +170,14 @@ def resolve_packages(
 def find_urls(exact: Sequence[str], target: Target, *, run: Runner, where: str) -> dict[str, str]:
     """Return the URLs of all files of exact requirements (`torch==2.7.1`): sha256 -> URL.
 
-    What the packages require is left out. Raises UserError as `resolve_packages` does.
+    What the packages require is left out. `target` is the Python and platform that they are for,
+    with the indexes, `run` calls uv, and `where` is the place of problems. Raises UserError if uv
+    fails, as when an index can't be reached.
     """
     text = _compile(exact, target, ("--no-deps",), "pylock.toml", run, where)
     urls = {}
     for row in tomllib.loads(text).get("packages", []):
+        # Its wheels, and its source archive (`sdist`).
         files = [*row.get("wheels", ())]
         if "sdist" in row:
             files.append(row["sdist"])
@@ -236,7 +244,8 @@ def _compile(
 def _project_lines(requirements: Sequence[str], target: Target) -> list[str]:
     """Return the lines of a pyproject.toml with requirements, and the private index of some.
 
-    Its name stands in uv's messages: `this-image depends on torch==2.7.1`.
+    The project's name stands in uv's messages: `this-image depends on torch==2.7.1`. `target` has
+    the private indexes, and the packages that come from each of them alone.
     """
     # The JSON of a text is also its TOML.
     lines = [
@@ -256,10 +265,11 @@ def _project_lines(requirements: Sequence[str], target: Target) -> list[str]:
 
 
 def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Package:
-    """Return a package of a pylock.toml (PEP 751).
+    """Return a package of a pylock.toml (PEP 751), with the sha256 of each of its files.
 
-    Raises UserError, at the place `where`, if one of its files has no sha256, or if a private index
-    gives a wheel under a name that none has.
+    `row` is its table in that file. `target` says which packages are installed from source, and
+    which come from a private index alone. Raises UserError, at the place `where`, if one of its
+    files has no sha256, or if a private index gives a wheel under a name that none has.
     """
     name = str(canonicalize_name(row["name"]))
     files = row.get("wheels", [])
@@ -302,8 +312,10 @@ def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Packag
 def _choose_wheel(files: Sequence[Mapping[str, Any]], target: Target) -> Mapping[str, Any]:
     """Return the wheel that an installer would take: the one with the best tag for the target.
 
-    `files` are the wheels of one package of a pylock.toml.
+    `files` are the wheels of one package of a pylock.toml. There must be at least one; if no tag
+    fits, the first is returned.
     """
+    # The platform reads `x86_64-manylinux_2_36`: a machine and a glibc.
     machine, _, glibc = target.platform.partition("-manylinux_")
     tags = supported_tags(
         Minor.parse(target.python),
@@ -325,7 +337,11 @@ def _file_name(file: Mapping[str, Any]) -> str:
 
 
 def _change_before_locking(reason: str, target: Target) -> str:
-    """Return what to change in matrix.yaml where no versions fit. `reason`: what uv says of it."""
+    """Return what to change in matrix.yaml where no versions fit, as the start of a sentence.
+
+    `reason` is what uv says of it. `target.reserved` has the packages that a private index alone
+    has and that the image does not pin.
+    """
     # The default index need not have a package that a private index alone has.
     unpinned = [name for name in target.reserved if re.search(rf"\b{name}\b", reason)]
     if unpinned:

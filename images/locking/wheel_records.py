@@ -47,8 +47,9 @@ def release(package: Package) -> str:
 
 
 def read_for(packages: Iterable[Package], folder: Path) -> Known:
-    """Return the recorded RECORD digests of these packages' wheels, by the wheel's sha256.
+    """Return what is recorded of the RECORD files of these packages' wheels, by the wheel's sha256.
 
+    A wheel's RECORD lists its files with their hashes; the table has a digest of each RECORD.
     `folder` is the folder of locks, which has the table. Wheels that it lacks are left out.
 
     Raises UserError if the table is damaged.
@@ -66,7 +67,8 @@ def read_for(packages: Iterable[Package], folder: Path) -> Known:
 def read(folder: Path) -> Table:
     """Return the table of wheels' RECORDs in a folder of locks: package -> wheel -> its digests.
 
-    The table is empty if there is no file. Raises UserError if the file is damaged.
+    A RECORD lists a wheel's files with their hashes. The keys are `NAME VERSION`, and the sha256 of
+    a wheel. The table is empty if there is no file. Raises UserError if the file is damaged.
     """
     file = folder / FILE
     if not file.is_file():

@@ -40,7 +40,7 @@ class Answer(StrEnum):
 def find_smallest_failing(
     changes: Sequence[Change], attempt: Callable[[frozenset[Change]], bool]
 ) -> tuple[Change, ...]:
-    """Find which of some changes make something fail, such as a claim about a mixture of versions.
+    """Find which of some changes make something fail, such as a check of a mixture of versions.
 
     Returns a set of changes with which it fails, in the order of `changes`. The set is minimal:
     with any one of its changes left out, it does not fail.
@@ -87,8 +87,9 @@ def _find_last_needed(
 ) -> int:
     """Return the position of a candidate that the culprits need to fail, found by halving.
 
-    The culprits pass by themselves, and fail together with all candidates. They fail with the
-    candidates up to and including this one, and pass with those before it.
+    Culprits are the changes that were found so far; `fails` tries a set of changes. The culprits
+    pass by themselves, and fail together with all candidates. They fail with the candidates up to
+    and including the returned one, and pass with those before it.
     """
     # The culprits pass with the first `too_few` candidates, and fail with the first `enough`.
     too_few, enough = 0, len(candidates)
@@ -123,6 +124,8 @@ def is_open(claim: ClaimRow) -> bool:
 def find_regressions(control: SetResult, newer: SetResult) -> list[ClaimRow]:
     """Return the claims that only the control passes, the cheapest tier first.
 
+    The control is the image as it is locked, `newer` the same one at newer versions. Claims are
+    statements about an image that were tested, and a tier says what the test needs, such as a GPU.
     Only claims that fail in `newer`, or are required and UNPROVEN there, count. If `newer` could
     not be built, one claim BUILD stands for all; if the control could not, there is no regression.
     """
@@ -167,9 +170,10 @@ class Search:
     def breakages(self, worse: Sequence[ClaimRow]) -> list[BreakageLine]:
         """Bisect until every claim of `worse` is explained, and return a line for each search.
 
-        `worse` has the claims that the canary lost, the cheapest tier first. A line names a set of
-        culprits and every claim that they break. It is also appended to the results, as soon as it
-        is known.
+        The canary is the image at newer versions. A claim is a statement about an image, which was
+        tested. `worse` has the claims that the canary lost, the cheapest tier first. A line names a
+        set of culprits and every claim that they break. It is also appended to the results, as soon
+        as it is known.
         """
         lines = []
         remaining = list(worse)
@@ -231,7 +235,9 @@ class Search:
     def _validate(self, moved: frozenset[str], tiers: tuple[Tier, ...]) -> SetResult | None:
         """Build the control's versions, with these packages at the canary's, and validate them.
 
-        Returns None if no versions of the other packages fit those. A mixture is built once.
+        `moved` has the names of these packages; `tiers` are the groups of claims to judge. Returns
+        None if no versions of the other packages fit those. A mixture is built once for the same
+        tiers.
         """
         mixture = sets.mix_versions(self.control, self.canary, moved, self.options.run)
         if mixture is None:
@@ -268,10 +274,12 @@ class Search:
 def _read_answer(result: SetResult, claim: ClaimRow) -> Answer:
     """Return whether a mixture of versions fails a claim as the canary did, passes it, or neither.
 
-    `claim` has the canary's verdict and reason. For a canary that could not be built, it is the
-    claim BUILD: then a mixture fails if it can't be built either.
+    The canary is the image at the newest versions. `result` is that of the mixture. `claim` has the
+    canary's verdict and reason. For a canary that could not be built, it is the claim BUILD: then a
+    mixture fails if it can't be built either. UNRESOLVED: the mixture shows neither.
     """
     if claim.check == BUILD:
+        # There is a cause only if the mixture could not be built.
         return Answer.FAIL if result.cause else Answer.PASS
     for judged in result.claims:
         if judged.key == claim.key and judged.verdict is Status.PASS:

@@ -89,9 +89,9 @@ Before it is merged:
 
 
 def _patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return the change of files (path -> text) as `git apply` reads it.
+    """Return the change of files (path -> text) as `git apply` reads it; empty if there is none.
 
-    A file that is only in `after` is new. None is only in `before`.
+    A file that is only in `after` is new. No file is removed: none is only in `before`.
     """
     patch = ""
     for path in sorted(after):
@@ -106,9 +106,11 @@ def _patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 def move_pins(text: str, image: Image, changes: Sequence[Change]) -> str:
     """Return the text of matrix.yaml with the image's own pins at their new versions.
 
-    A pin is changed in the line where it stands: in the image's stack, or in a profile for that
-    stack. A pin that all stacks share (`common`) is added to the image's stack, because the other
-    stacks keep theirs. Changes of dependencies are left out.
+    A pin is a package at one version. `text` is the file as it is, `changes` say which packages
+    moved. A pin is changed in the line where it stands: in the image's stack (the pins of its
+    torch), or in a profile (additional packages) for that stack. A pin that all stacks share
+    (`common`) is added to the image's stack, because the other stacks keep theirs. Changes of
+    dependencies are left out.
     """
     file = yamlfile.parse("matrix.yaml", text)
     lines = text.splitlines(keepends=True)
@@ -135,7 +137,8 @@ def move_pins(text: str, image: Image, changes: Sequence[Change]) -> str:
         if not is_in_a_section:
             pins_to_add.append(f"    {change.name}: {_as_yaml(change.after)}\n")
 
-    # Added pins come first in the stack: below the line with its key.
+    # Added pins come first in the stack: below the line with its key, whose number, counted from 1,
+    # is also the index of the line after it.
     first_pin = file.lines[stack]
     return "".join([*lines[:first_pin], *pins_to_add, *lines[first_pin:]])
 

@@ -131,9 +131,10 @@ def append(line: JobLine | BreakageLine, folder: Path) -> Path:
 
 
 def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
-    """Return every line of every nightly run in these folders, oldest first.
+    """Return every line of every nightly run in these folders (*.jsonl), oldest first.
 
-    A folder that is not there has none. Raises UserError with all bad lines.
+    A line is the result of one job, or a breakage that was found. A folder that is not there has
+    none. Raises UserError with all bad lines.
     """
     problems: list[Problem] = []
     lines: list[JobLine | BreakageLine] = []
@@ -177,7 +178,9 @@ def culprits_key(culprits: Sequence[Change]) -> str:
 def write_issue(line: BreakageLine) -> str:
     """Return the Markdown of an issue: its title first, then the claims that broke.
 
-    The comment at its end has the key of the culprits, by which later runs find the issue again.
+    `line` is a breakage that a nightly run found: packages (the culprits) whose new versions make
+    claims about an image fail. The comment at its end has the key of the culprits, by which later
+    runs find the issue again.
     """
     # `torchao 0.14.1`, or `transformers 5.0.0 with peft 0.21.2` if it takes both.
     moved = " with ".join(f"{change.name} {change.after}" for change in line.culprits)
@@ -207,7 +210,10 @@ Found by bisection over the packages that changed.
 
 
 def summarize(line: JobLine) -> str:
-    """Return the result of one job in a line: `canary FAIL (90 PASS, 1 FAIL); ...`."""
+    """Return the result of one job in a line: `canary FAIL (90 PASS, 1 FAIL); ...`.
+
+    After that come the number of changed packages and why the image was not built, if any.
+    """
     counts: Counter[Status] = Counter()
     for tier in line.tiers.values():
         counts.update(tier.counts)

@@ -107,8 +107,9 @@ def _resolve_canary(control: Locked, name: str, options: NightlyOptions) -> Lock
 def is_as_good(control: SetResult, canary: SetResult) -> bool:
     """Return whether a canary has the control's verdicts or better ones.
 
-    False if the control could not be built, or if the canary was not judged in every tier that
-    needs no GPU.
+    The control is the image as it is locked, the canary the same one at the newest versions. Each
+    of their claims (tested statements) has a verdict. False if the control could not be built, or
+    if the canary was not judged in every tier that needs no GPU.
     """
     if control.cause:
         return False
@@ -116,6 +117,7 @@ def is_as_good(control: SetResult, canary: SetResult) -> bool:
     if not judged_tiers >= set(validating.ANYWHERE):
         return False
 
+    # Each claim of the control must have the same verdict in the canary, or pass there.
     for claim in control.claims:
         if canary.verdict(claim.key) not in (claim.verdict, Status.PASS):
             return False
@@ -136,8 +138,8 @@ def _append_result(
 ) -> JobLine:
     """Append the line of a job to the results, report it, and return it.
 
-    The job built and validated `locked`, with this `result`. `changes` are the differences of its
-    lock from the committed one.
+    The job, `control` or `canary`, built and validated `locked`, an image with its lock. `result`
+    is what came of it. `changes` are the differences of its lock from the committed one.
     """
     line = _append(
         planned,

@@ -70,7 +70,8 @@ def list_requirements(
 ) -> list[str]:
     """Return the requirements that a canary is resolved from, in pip's notation.
 
-    A package in a held layer keeps its locked version: `torch==2.7.1`. A pin in any other layer may
+    The control is an image as it is locked, its canary the same one at the newest versions. A
+    package in a held layer keeps its locked version: `torch==2.7.1`. A pin in any other layer may
     move upward: `torchao>=0.11.0,<0.13,!=0.12.1`.
 
     `nightly` (settings in matrix.yaml) has the held layers and the ranges of pins. `refused` is
@@ -118,16 +119,17 @@ def _require_newer(pin: Pin, matrix_range: str, refused_versions: Iterable[str])
 def _range_above(pinned_version: str, matrix_range: str) -> list[str]:
     """Return a range of the matrix (`<0.13`) as a list to add to other specifiers.
 
-    It has one entry. It has none for an empty range, and for one that only has versions below the
-    pinned one: a profile may pin beyond the range of its stack.
+    The list is [matrix_range], or [] if that is empty or allows no version from the pinned one
+    upward: a profile may pin beyond the range of its stack.
     """
     if not matrix_range:
         return []
     allowed = SpecifierSet(matrix_range)
     if allowed.contains(pinned_version, prereleases=True):
         return [matrix_range]
-    # A range without the pin counts if it begins above the pin: from 0.18.1, `==0.19.*` can be
-    # reached by moving upward.
+    # A range that does not allow the pinned version counts if it begins above the pin: from 0.18.1,
+    # `==0.19.*` can be reached by moving upward. `specifier.version` is the version in one
+    # condition: `0.19.*` of `==0.19.*`.
     for specifier in allowed:
         if Version(specifier.version.removesuffix(".*")) > Version(pinned_version):
             return [matrix_range]
@@ -186,7 +188,10 @@ def relock(control: Locked, versions: Mapping[str, str], run: uv.Runner = uv.run
 def list_changes(
     before: Mapping[str, str], after: Mapping[str, str], pinned: Sequence[str] = ()
 ) -> tuple[Change, ...]:
-    """Return what differs between two sets of packages (name -> version), pinned packages first."""
+    """Return what differs between two sets of packages (name -> version), pinned packages first.
+
+    A package that only one set has is a change, too: its version in the other one is empty.
+    """
     others = sorted(name for name in {*before, *after} if name not in pinned)
     changes = []
     for name in (*pinned, *others):
@@ -204,8 +209,9 @@ def mix_versions(
 ) -> Locked | None:
     """Return the control with the packages `moved` at the canary's versions.
 
-    What a moved package requires moves with it, as far as it must. Returns None if no set of
-    versions fits. Raises UserError if the index cannot be asked.
+    Both are the same image, each with its own lock: as it is, and at the newest versions. What a
+    moved package requires moves with it, as far as it must. Returns None if no set of versions
+    fits. Raises UserError if the index cannot be asked. `run` calls uv, the resolver.
     """
     old_versions, new_versions = control.versions, canary.versions
     required = {name: new_versions[name] for name in moved}
@@ -321,9 +327,9 @@ def build_with(engine: Engine, options: BuildOptions, progress: Progress) -> Val
 def _with_records(locked: Locked, folder: Path, committed_locks: Path) -> Lock:
     """Return the lock of an image with digests of the RECORDs of its wheels.
 
-    The claims of the check `records` need them, and a new set of versions has none. `folder` gets
-    the lock and, beside it, a table of such digests. Those that the table in `committed_locks` has
-    are not measured again.
+    A RECORD is a wheel's list of its files with their hashes. The claims of the check `records`
+    need the digests, and a new set of versions has none. `folder` gets the lock and, beside it, a
+    table of such digests. Those that the table in `committed_locks` has are not measured again.
     """
     image = locked.image
     files = {}
@@ -343,6 +349,7 @@ def _with_records(locked: Locked, folder: Path, committed_locks: Path) -> Lock:
 def without_unproven_origin(verdict: Verdict) -> Verdict:
     """Return a verdict without the claim about the origin, unless that failed.
 
+    That claim says that the image's layers are those which recorded builds of the same lock gave.
     No build of a canary's lock is recorded before somebody takes it, so its origin is always
     UNPROVEN. That says nothing about its versions: control and canary are compared without the
     claim.
@@ -355,9 +362,10 @@ def without_unproven_origin(verdict: Verdict) -> Verdict:
 
 
 def set_result(info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float) -> SetResult:
-    """Return the result of a nightly build: the verdict of each claim, digest, size and time.
+    """Return the result of a nightly build: the verdict of each claim, digest, size, time and GPUs.
 
-    `start`: when the work on it began, as time.monotonic() gave it.
+    `info` describes the image, `evidence` is what was measured of it. `start`: when the work on it
+    began, as time.monotonic() gave it.
     """
     return SetResult(
         claims=claim_rows(without_unproven_origin(verdict)),

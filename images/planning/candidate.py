@@ -42,8 +42,10 @@ class ResolvedProfile:
 def resolve_profile(matrix: Matrix, name: str | None, minor: Minor) -> ResolvedProfile:
     """Return a profile's settings for a torch minor, merged with those of the profile it extends.
 
+    A profile is a set of packages and settings for a framework; `name` is its key in the matrix.
     Where both profiles set the same thing, the named one counts. An optional package without a
-    version for this torch is left out. Without a name, all settings are empty.
+    version for this torch is left out. Without a name, all settings are empty. Raises KeyError if
+    the matrix has no such profile.
     """
     torch = str(minor)
     pins: dict[str, str] = {}
@@ -157,7 +159,9 @@ class Candidate:
         """The device code of each part that decides on which GPUs the image runs at all.
 
         The keys are names for messages: `torch 2.7.1 cu128`. The parts are torch, the library that
-        bitsandbytes loads, and each override that replaces one of torch's own libraries.
+        bitsandbytes loads, and each override that replaces one of torch's own libraries. An
+        override is an exact requirement (`nvidia-cudnn-cu12==9.15.1.9`) that is installed whatever
+        packages require.
         """
         parts: dict[str, DeviceCode] = {
             f"torch {self.torch} cu{self.wheel_cuda.digits}": self.variant
@@ -170,6 +174,7 @@ class Candidate:
             name = f"bitsandbytes {version} cu{library_cuda.digits}"
             parts[name] = bitsandbytes.libraries[str(library_cuda)]
         for requirement in self.overrides:
+            # None: no code of this library was measured.
             code = self.facts.device_code.get(requirement)
             if code:
                 parts[requirement] = code
@@ -216,8 +221,11 @@ class Candidate:
     def find_official_wheel(self, name: str, version: str) -> Prebuilt | None:
         """Return the official wheel of a package that fits this image, if facts.yaml has one.
 
-        It must be for this torch minor, CUDA major, C++ ABI and Python (`prebuilt` in facts.yaml).
+        An official wheel lies where the package's project publishes it, and on no index. It must be
+        for this torch minor, CUDA major, C++ ABI and Python (`prebuilt` in facts.yaml). None if
+        there is no such wheel.
         """
+        # `wheel.cuda` below is a major, too.
         build = (
             str(self.name.torch),
             self.wheel_cuda.major,

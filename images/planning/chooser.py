@@ -107,9 +107,10 @@ def models() -> dict[str, ModelRow]:
 def find_model(text: str) -> tuple[str, ModelRow]:
     """Return the name of the model that a driver's or a person's text means, and its row.
 
-    Words are compared without brands and variants. Of the models that have all words of the text,
-    the most general one is meant: `RTX 3090` is no RTX 3090 Ti. Raises UserError, which names
-    similar models, if no model has all words, or several are equally general.
+    Words are compared without brands and variants (`NVIDIA`, `80GB`). Of the models that have all
+    words of the text, the most general one is meant: `RTX 3090` is no RTX 3090 Ti. The name is that
+    of gpu_models.yaml. Raises UserError, which names similar models, if no model has all words, or
+    several are equally general.
     """
     text_words = frozenset(model_words(text).split())
     # Name of each model that has all words of the text -> the model's words.
@@ -119,7 +120,8 @@ def find_model(text: str) -> tuple[str, ModelRow]:
         if text_words and text_words <= words:
             candidates[name] = words
 
-    # If several are left, none has only some of another's words: the text is ambiguous.
+    # `<` is true for a proper subset: a model with fewer words is more general. If several are
+    # left, none has only some of another's words: the text is ambiguous.
     most_general = []
     for name, words in candidates.items():
         if not any(other_words < words for other_words in candidates.values()):
@@ -193,8 +195,9 @@ class Machine:
 def machine_from_inventory(inventory: Inventory, processor: Platform | None) -> Machine:
     """Return the machine for which an image is chosen, as its NVIDIA driver describes it.
 
-    `processor` is that of the machine. It does not follow from the GPUs: the architecture sm_90 is
-    that of an H100 in an x86-64 machine, and of a GH200, which has an ARM processor.
+    `inventory` has what the driver says. `processor` is that of the machine; None: not known. It
+    does not follow from the GPUs: the architecture sm_90 is that of an H100 in an x86-64 machine,
+    and of a GH200, which has an ARM processor.
     """
     archs = sorted({Arch(*gpu.capability) for gpu in inventory.gpus})
     names = dict.fromkeys(gpu.name for gpu in inventory.gpus)
@@ -209,9 +212,10 @@ def machine_from_inventory(inventory: Inventory, processor: Platform | None) -> 
 def machine_from_options(gpu: str, arch: str, driver: str) -> Machine:
     """Return the machine that a person describes with --gpu, --arch and --driver.
 
-    An option that is not given is an empty text. Raises UserError for an unknown model without
-    `arch`, for an unreadable architecture or driver, and for a model of another architecture than
-    `arch`.
+    `gpu` is the name of a model (`RTX 4090`), `arch` an architecture (`sm_89`) and `driver` a
+    version. An option that is not given is an empty text. Raises UserError for an unknown model
+    without `arch`, for an unreadable architecture or driver, and for a model of another
+    architecture than `arch`.
     """
     driver_version = parse_driver(driver) if driver else ""
     try:
@@ -365,6 +369,8 @@ def summarize(
     """
     torch, triton = image.pin("torch"), image.pin("triton")
     cuda = facts.cuda.get(str(image.wheel_cuda))
+    # Those that compile GPU code while programs run, and nvcc of a -devel image: name for messages
+    # -> the capabilities that it knows.
     compilers = facts.run_time_compilers(
         triton.version if triton else "",
         image.wheel_cuda,
@@ -456,7 +462,7 @@ class Answer:
     def rank(self) -> tuple[Any, ...]:
         """Return a key to sort answers by; the greatest belongs to the best image.
 
-        The first values count most.
+        The first values count most. Of two booleans, true is the greater.
         """
         image = self.image
         wheel_cuda, toolkit_cuda = Minor.parse(image.wheel_cuda), Minor.parse(image.toolkit_cuda)
@@ -514,7 +520,7 @@ def choose(images: Sequence[ImageSummary], machine: Machine, options: Options) -
 
     `machine` has the GPUs and the driver, `options` what the person wants. The choice also names
     the images that come nearest without fitting, grouped by the reasons against them. They are only
-    of the wanted profile and kind (devel or not), and at most _MOST_NAMED groups.
+    of the wanted profile and kind (devel or not), and at most four groups (_MOST_NAMED).
     """
     answers = [answer(image, machine, options) for image in images]
     fitting = [candidate for candidate in answers if not candidate.against]
@@ -522,7 +528,8 @@ def choose(images: Sequence[ImageSummary], machine: Machine, options: Options) -
 
     def nearness(candidate: Answer) -> tuple[Any, ...]:
         """Return a key to sort images that don't fit by: the nearest has the greatest."""
-        # Images of the wanted torch come first: the person wants to know why they don't run.
+        # Images of the wanted torch come first: the person wants to know why they don't run. Then
+        # those with the fewest reasons against them.
         has_wanted_torch = options.torch.contains(candidate.image.torch, prereleases=True)
         return has_wanted_torch, -len(candidate.against), candidate.rank
 
@@ -541,9 +548,10 @@ def choose(images: Sequence[ImageSummary], machine: Machine, options: Options) -
 def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     """Return what speaks for and against an image on a machine, and how well it fits.
 
-    An image fits if nothing speaks against it. If the machine has several GPUs, it must fit each.
-    `options` is what the person wants.
+    An image fits if nothing speaks against it: `against` is empty. If the machine has several GPUs,
+    it must fit each. `options` is what the person wants.
     """
+    # How each GPU runs its code: `cubin` (machine code), `ptx` or `no`.
     fit_by_arch = {arch: image.fit(arch) for arch in machine.archs}
     # _FITS has the best fit first.
     worst_fit = max(fit_by_arch.values(), key=_FITS.index)
@@ -567,6 +575,7 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
             *_too_old_driver(image, machine, worst_fit),
         ),
         driver_knows_cuda=_knows_cuda(machine, image),
+        # The tests of the image passed on every model of this machine.
         passed=bool(models_here) and models_here <= set(image.passed_on),
     )
 
@@ -584,8 +593,10 @@ def _knows_cuda(machine: Machine, image: ImageSummary) -> bool:
 def _too_old_driver(image: ImageSummary, machine: Machine, worst_fit: Fit) -> Iterator[str]:
     """Yield why the machine's driver is too old for the image; nothing if it is not known.
 
-    Machine code runs on drivers of older minors of the same CUDA major, too (minor version
-    compatibility). PTX needs a driver of its own CUDA (NVIDIA, "CUDA Compatibility").
+    `worst_fit` is how that of the GPUs runs the image's code that runs it worst: by machine code,
+    or by PTX, which the driver compiles. Machine code runs on drivers of older minors of the same
+    CUDA major, too (minor version compatibility). PTX needs a driver of its own CUDA (NVIDIA, "CUDA
+    Compatibility").
     """
     if not machine.driver:
         return
@@ -614,6 +625,7 @@ def _code_reasons(image: ImageSummary, fit_by_arch: Mapping[Arch, Fit]) -> Itera
     if too_old:
         yield f"torch.compile refuses {', '.join(too_old)}: Triton begins at {_TRITONS_FIRST}"
 
+    # Optional packages, such as xformers -> the GPUs that each has machine code for.
     for package, capabilities in image.libraries.items():
         lacking = [str(arch) for arch in fit_by_arch if arch.capability not in capabilities]
         if lacking:
@@ -626,6 +638,7 @@ def _machine_code_reason(image: ImageSummary, gpu: Arch) -> str:
     The GPU runs code for its own architecture, or else for the nearest older one of its major: an
     sm_89 runs code for sm_86.
     """
+    # There is such code: this is asked only of images whose machine code the GPU runs.
     archs_of_image = [Arch.parse(capability) for capability in image.archs]
     used = max(arch for arch in archs_of_image if runs_on(arch, gpu))
     through = "" if used == gpu else f" through {used}, of the same major"
@@ -675,14 +688,16 @@ def _kernel_module_reasons(machine: Machine) -> Iterator[str]:
 def wrong_for_gpu(machine: Machine) -> Iterator[str]:
     """Yield why the machine's driver can't run its GPUs, whatever the image.
 
-    Each architecture has a first branch of drivers, and some have a last one. Nothing is yielded if
-    the driver is not known.
+    A branch is the first number of a driver's version: 570 of 570.86.16. Each architecture has a
+    first branch that knows it, and some have a last one. Nothing is yielded if the driver is not
+    known.
     """
     if not machine.driver:
         return
     branch = int(machine.driver.partition(".")[0])
     for arch in machine.archs:
         row = drivers().get(arch)
+        # Its driver comes with a board's own system (Jetson), or it is no architecture we know.
         if row is None:
             continue
         if branch < row.first:
@@ -695,7 +710,8 @@ def wrong_for_gpu(machine: Machine) -> Iterator[str]:
 def _unwanted_properties(image: ImageSummary, options: Options) -> Iterator[str]:
     """Yield each property of the image that is not as the person wants it.
 
-    An image that can't be built yet is unwanted, too.
+    Compared are profile, torch, Python, and the devel toolkit (the whole CUDA compiler). An image
+    that can't be built yet is unwanted, too.
     """
     if image.blocked:
         yield f"has no lock: it can't be built before `{command('lock')}` has made one"
@@ -721,7 +737,8 @@ def _wrong_arch(
 ) -> Iterator[str]:
     """Yield why the image can't run on this machine's processor or GPUs, whatever the driver.
 
-    `fit_by_arch`: architecture of a GPU -> how it runs the image's code.
+    `fit_by_arch`: architecture of a GPU -> how it runs the image's code: `cubin` (machine code),
+    `ptx` or `no`.
     """
     is_for_arm = image.name.endswith(f"-{Platform.ARM64.suffix}")
     if machine.arm and not is_for_arm:
@@ -761,7 +778,7 @@ class Known:
 def sentences(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> Iterator[str]:
     """Yield the lines that tell a person which image to take, and why not the others.
 
-    `known`: name of each image that fits -> what is known of it.
+    `known`: name of each image that fits -> how to get it, and what was proved of it here.
     """
     yield str(machine)
     driver_faults = list(wrong_for_gpu(machine))

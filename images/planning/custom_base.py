@@ -39,7 +39,12 @@ class BaseFacts:
 
 
 def parse_facts(text: str) -> BaseFacts:
-    """Return the facts in the lines that templates/base/read_base.sh printed."""
+    """Return the facts in the lines `NAME=VALUE` that templates/base/read_base.sh printed.
+
+    A fact without a line, or with an empty value, is one that the base does not have. There is a
+    line `missing=` for each thing that a build needs and that was not found. Raises ValueError if
+    the version of glibc can't be read.
+    """
     values: dict[str, str] = {}
     missing = []
     for line in text.splitlines():
@@ -52,6 +57,7 @@ def parse_facts(text: str) -> BaseFacts:
     return BaseFacts(
         system=values.get("os", ""),
         glibc=Minor.parse(glibc) if glibc else None,
+        # The path of apt-get; empty: there is none.
         has_apt=bool(values.get("apt")),
         python=values.get("python", ""),
         python_version=values.get("python_version", ""),
@@ -60,9 +66,10 @@ def parse_facts(text: str) -> BaseFacts:
 
 
 def find_obstacles(base: Base, facts: BaseFacts) -> Iterator[str]:
-    """Yield why no image can be built on a custom base: nothing if one can.
+    """Yield why no image can be built on a custom base, an image of the user's own.
 
-    `base` has what the matrix says of it: the Python and the oldest glibc of its images.
+    Nothing is yielded if one can. `base` has what the matrix says of it: the Python and the oldest
+    glibc of its images. `facts` were read in the base itself.
     """
     if facts.glibc is None:
         yield "it has no glibc, for which the wheels are made"
@@ -76,7 +83,7 @@ def find_obstacles(base: Base, facts: BaseFacts) -> Iterator[str]:
     if not facts.python:
         lacking.append(f"Python {base.python}")
     if facts.has_apt:
-        # Debian's packages of these are installed by the build.
+        # The build installs Python and what is in `_FROM_APT` with apt-get: these are no lack.
         lacking = [name for name in facts.missing if name not in _FROM_APT]
     if lacking:
         yield f"it lacks {', '.join(lacking)}"

@@ -46,9 +46,10 @@ def modules_of(distribution: str) -> Sequence[str]:
 
 
 def find_unproven_claims(versions: Mapping[str, str]) -> dict[str, str]:
-    """Return the claims that are known not to hold in an image with these packages, and why.
+    """Return the claims that can't be proved in an image with these packages: claim -> reason.
 
-    A claim is named by its check (`resume`) or whole (`4bit-llama/logits`). `versions`: package ->
+    A claim is something that validation tests of an image. It is named by its check (`resume`,
+    which means all claims of that check) or whole (`4bit-llama/logits`). `versions`: package ->
     version.
     """
     reasons: dict[str, str] = {}

@@ -215,11 +215,14 @@ class Image:
         """Return the wheels that replace pure-Python packages of the lock: distribution -> file.
 
         `wheels` are the names of the files to choose from. A wheel is chosen if it has compiled
-        extensions, and if the matrix lets this image have its package with extensions.
+        extensions, and if the matrix lets this image have its package with extensions. Of several
+        wheels of a package, the last one counts.
         """
+        # Beginning of a file's name, as in `Pin.wheel_stem` (`flash_attn`) -> the file.
         compiled_wheels = {stem_of(file): file for file in wheels if has_extensions(file)}
         chosen = {}
         for pin in self.pins:
+            # Empty `extensions`: this image can't have the package with them, or there are none.
             if pin.extensions and pin.wheel_stem in compiled_wheels:
                 chosen[pin.name] = compiled_wheels[pin.wheel_stem]
         return chosen

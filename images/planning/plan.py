@@ -155,9 +155,9 @@ def _require_matches(
 def _plan_named(name: str, sources: Sources) -> list[Planned]:
     """Return the images that a name or a glob means. Only these are planned: that takes time.
 
-    A whole name that is not in the matrix is planned, too; if it is refused, the reasons end with
-    the nearest images of the matrix. Raises UserError for a glob that matches nothing, and for what
-    is no name of an image.
+    `name` is what a user gave. A whole name that is not in the matrix is planned, too; if it is
+    refused, the reasons end with the nearest images of the matrix. Raises UserError for a glob that
+    matches nothing, and for what is no name of an image.
     """
     names_in_matrix = []
     planned = []
@@ -169,10 +169,12 @@ def _plan_named(name: str, sources: Sources) -> list[Planned]:
     if planned:
         return planned
 
+    # None: it is a glob, or no name at all.
     unknown = selectors.image_name(name)
     if unknown is None:
         raise selectors.unmatched(name, [*names_in_matrix, *sources.matrix.aliases])
     image = plan_one(unknown, sources)
+    # `image.image` is None if the plan refuses it.
     if image.image is None:
         accepted = [other for other in plan(sources) if other.image]
         hint = f"nearest images of the matrix: {', '.join(nearest(unknown, accepted))}"
@@ -183,8 +185,9 @@ def _plan_named(name: str, sources: Sources) -> list[Planned]:
 def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple[str, ...]:
     """Return the names of the images that differ least from `name`, the nearest first.
 
-    What counts is, in this order: the profile, the platform, whether the GPU architecture of the
-    name is served, -devel, the torch release, and the CUDA version.
+    `others` are planned images, and `count` is the most that are returned. What counts is, in this
+    order: the profile, the platform, whether the GPU architecture of the name is served, -devel,
+    the torch release, and the CUDA version.
     """
 
     def distance(planned: Planned) -> tuple[bool | int | str, ...]:
@@ -225,7 +228,8 @@ def _plan_image(
 ) -> Planned:
     """Plan one image: run the rules, apply the matrix's exclusions, and resolve it if none refuses.
 
-    `row` is its row in the matrix, and `pins` replaces versions of the matrix.
+    `row` is its row in the matrix, and `pins` (package -> version) replaces versions of the matrix.
+    The result has an `image` if nothing refuses it, and otherwise the `reasons`.
     """
     matrix, facts = sources.matrix, sources.facts.on(name.platform)
 
@@ -256,6 +260,8 @@ def _plan_image(
         min_driver=facts.minimum_drivers[str(candidate.wheel_cuda.major)].driver,
     )
 
+    # Images that the matrix leaves out though they could be built. `select` is a selector of images
+    # (`torch>=2.8`), which is called with a planned image.
     exclusions = []
     for exclusion in matrix.exclude:
         is_excluded = selectors.parse(exclusion.select)
@@ -367,8 +373,8 @@ def _reasons_without_candidate(
 def _explain_missing_wheel(torch: str, toolkit: Minor, facts: Facts) -> str:
     """Return why an image of this CUDA can't have this torch: there is no wheel for it.
 
-    `toolkit` is the CUDA of the image's name. The sentence lists the CUDAs that there are wheels
-    for.
+    `torch` is a release that facts.yaml has (`2.7.1`), and `toolkit` the CUDA of the image's name.
+    The sentence lists the CUDAs that there are wheels for.
     """
     cudas = sorted(Minor.parse(text) for text in facts.torch[torch].variants)
     wheels = ", ".join(f"cu{cuda.digits}" for cuda in cudas)
@@ -440,7 +446,8 @@ def _make_candidate(
 def _choose_base(name: ImageName, matrix: Matrix) -> Base:
     """Return the first base with the Python that the name asks for, or else the default base.
 
-    If no base has that Python, the default base is returned, and a rule refuses the image.
+    If no base has that Python, the default base is returned, and a rule refuses the image. A name
+    without a Python means the default base.
     """
     key = matrix.defaults.base
     if name.python:
@@ -472,6 +479,7 @@ def _choose_overrides(
     overrides = {}
     for requirement, reason in matrix.overrides.get(str(name.torch), {}).items():
         package = requirement.partition("==")[0]
+        # None: the package's name has no CUDA major, so it is for any.
         cuda_major = re.search(r"-cu(\d+)==", requirement)
         is_for_other_cuda = cuda_major and int(cuda_major[1]) != wheel_cuda.major
         if package not in row.without and not is_for_other_cuda:
@@ -482,8 +490,8 @@ def _choose_overrides(
 def _with_optional_packages(candidate: Candidate) -> Candidate:
     """Return the candidate with the profile's optional packages, each pinned or declined.
 
-    A package is declined if something speaks against it in this image. They are tried one after the
-    other: each must agree with those that were pinned before it.
+    A package is declined if something speaks against it in this image: `declined` has the reasons.
+    They are tried one after the other: each must agree with those that were pinned before it.
     """
     for package, version in candidate.profile.optional.items():
         reasons = reasons_against(candidate, package, version)
@@ -492,7 +500,8 @@ def _with_optional_packages(candidate: Candidate) -> Candidate:
             candidate = replace(candidate, declined=declined)
             continue
         candidate = replace(candidate, pins={**candidate.pins, package: version})
-        # The image may lack a package that must be compiled, until somebody has compiled it.
+        # The image may lack a package that must be compiled, until somebody has compiled it. There
+        # is a row for it: `reasons_against` refuses packages that facts.yaml does not know.
         if candidate.facts.packages[package][version].form == "cuda-source":
             candidate = replace(candidate, optional=candidate.optional | {package})
     return candidate
@@ -585,6 +594,7 @@ def _make_pins(candidate: Candidate, layers: Sequence[str], torch_local: str) ->
 
     pins = []
     for layer in layers:
+        # A layer may list packages that this image does not have.
         for name in packages_of_layer[layer]:
             if name in candidate.pins:
                 pin = _make_pin(candidate, name, layer, extension_rows.get(name, ""))
@@ -602,6 +612,7 @@ def _make_pin(candidate: Candidate, name: str, layer: str, extensions: str) -> P
     """
     # `compiled` means that no index has a wheel. A package with `extensions` is not `compiled`: an
     # index has it as pure Python, which the lock installs, and a compiled wheel may replace that.
+    # `cuda-source`: indexes have only source that nvcc must compile.
     facts = candidate.package_facts.get(name)
     is_compiled = facts is not None and facts.form == "cuda-source" and not extensions
     needs: list[str] = []
@@ -645,7 +656,7 @@ def _unpinned_requirements(candidate: Candidate, facts: PackageFacts) -> list[st
 def _make_toolkit_pins(candidate: Candidate) -> tuple[Pin, ...]:
     """Return the NVIDIA wheels from which the CUDA toolkit (/usr/local/cuda-X.Y) is installed.
 
-    A -devel image also has those of the compiler. Empty if facts.yaml has no such toolkit.
+    A -devel image also has those of the compiler. Empty if matrix.yaml has no such toolkit.
     """
     toolkit = candidate.toolkit
     if toolkit is None:
@@ -654,6 +665,7 @@ def _make_toolkit_pins(candidate: Candidate) -> tuple[Pin, ...]:
     if candidate.name.devel:
         parts += toolkit.devel
     pins = []
+    # A part is an exact requirement: `nvidia-cuda-nvcc-cu12==12.6.85`.
     for part in parts:
         package, version = part.split("==")
         pins.append(Pin(name=package, version=version, layer="toolkit"))
@@ -687,7 +699,8 @@ def _environment(candidate: Candidate) -> dict[str, str]:
     # Without these, NVIDIA's container runtime gives no GPU.
     for name, value in _DRIVER_VARIABLES.items():
         environment.setdefault(name, value)
-    # torch's extension builder reads the architectures that it compiles for from a variable.
+    # torch's extension builder reads the architectures that it compiles for from the variable
+    # TORCH_CUDA_ARCH_LIST: `8.0;9.0`.
     capabilities = [arch.capability for arch in candidate.supported_archs]
     return {
         **environment,
@@ -710,6 +723,7 @@ def _pruning(candidate: Candidate) -> Pruning | None:
     alternatives = {}
     bitsandbytes = candidate.facts.bitsandbytes.get(candidate.pins.get("bitsandbytes", ""))
     if bitsandbytes:
+        # Pattern of libraries -> those of them that stay.
         alternatives["bitsandbytes/libbitsandbytes_*.so"] = (
             bitsandbytes.file_for(candidate.wheel_cuda),
             "bitsandbytes/libbitsandbytes_cpu.so",

@@ -51,14 +51,16 @@ class SilentFault(Row):
         return self.ordinary is not None and within(torch, self.ordinary)
 
     def is_in(self, versions: Mapping[str, str]) -> bool:
-        """Return whether these versions (by distribution, and `cudnn`) have the fault.
+        """Return whether an image with these versions has the fault.
 
-        A distribution whose version is not known, such as cuDNN before it is locked, rules nothing
-        out.
+        `versions`: distribution -> version, and `cudnn` -> version. A distribution whose version is
+        not known, such as cuDNN before it is locked, rules nothing out.
         """
+        # `affected`: distribution -> the versions with the fault.
         for name, affected in self.affected.items():
             if name in versions and not within(versions[name], affected):
                 return False
+        # An empty `affected`: the fault was mended before any version that we pin.
         return bool(self.affected)
 
 
@@ -70,12 +72,15 @@ def faults() -> Mapping[str, SilentFault]:
 
 
 def find_faults(versions: Mapping[str, str]) -> dict[str, SilentFault]:
-    """Return the silent faults of an image with these versions, by the subject of their claim.
+    """Return the silent faults of an image with these versions: name -> fault.
 
-    `versions`: distribution -> version; `cudnn` -> version, if it is known.
+    A silent fault gives wrong numbers without an error. Its name (`cudnn-attention-mask`) is its
+    key in silent_faults.yaml. `versions`: distribution -> version; `cudnn` -> version, if it is
+    known.
     """
     faults_found = {}
     for subject, fault in faults().items():
+        # Images that do not pin `package` can't meet the fault.
         if fault.package in versions and fault.is_in(versions):
             faults_found[subject] = fault
     return faults_found
@@ -84,7 +89,8 @@ def find_faults(versions: Mapping[str, str]) -> dict[str, SilentFault]:
 def describe_faults_of_plain_training(label: str, torch: str) -> list[str]:
     """Return a sentence for each silent fault of an image that plain training runs into.
 
-    Most silent faults only show with rare shapes or programs: these are left out.
+    A silent fault gives wrong numbers without an error. Most only show with rare shapes or
+    programs: these are left out.
 
     `label` is the image's label `silent-faults`, which lists the issues of its faults:
     `pytorch#166643 flash-attention#2260`. `torch` is the version of its torch.

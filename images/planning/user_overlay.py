@@ -45,7 +45,11 @@ def environment(image: Image, key: str) -> str:
 
 
 def variables(image: Image) -> dict[str, str]:
-    """Return the variables that put caches into the home and keep torch from being replaced."""
+    """Return the variables that put caches into the home and keep torch from being replaced.
+
+    They are environment variables of the image: name -> value.
+    """
+    # What the templates of the table name in braces: `HF_HOME: "{cache}/huggingface"`.
     values = {
         "cache": CACHE,
         "image": image.lock_name,
@@ -55,7 +59,8 @@ def variables(image: Image) -> dict[str, str]:
     variables = {
         name: template.format(**values) for name, template in expectations.USER_VARIABLES.items()
     }
-    # uv reads this file itself; python.sh does the same for pip, which has no overrides.
+    # A file of exact requirements that replace what packages require, beside the script that
+    # `python` names. uv reads it itself; the script does the same for pip, which has no overrides.
     if image.overrides:
         variables[UV_OVERRIDE] = f"{python(image).rpartition('/')[0]}/overrides.txt"
     return variables
@@ -69,7 +74,8 @@ def held_versions(
     These are torch and what is held with it (`held` in expectations.yaml), packages with kernels
     for it, and NVIDIA's libraries.
 
-    `locked` has the versions of the layer with torch, and `missing` what this image goes without.
+    `locked` has the versions of the layer with torch (distribution -> version), and `missing` the
+    packages that this image goes without.
     """
     # No release of these packages has kernels for this torch. At a version that does not exist, pip
     # and uv refuse to install any.
@@ -77,6 +83,7 @@ def held_versions(
     for pin in image.pins:
         if pin.name in missing:
             continue
+        # `NATIVE`: the packages that have compiled CUDA code, by expectations.yaml.
         has_kernels = pin.name in expectations.NATIVE or pin.compiled
         if has_kernels or pin.name in expectations.HELD:
             # With the local version: `2.7.1+cu128`.

@@ -122,9 +122,11 @@ class PublishedImage:
     def attestations(self) -> tuple[Attestation, ...]:
         """Return every validation run that a test result contains, judged again.
 
-        Raises UserError for a test result that cannot be read, that is about another image, or that
-        says more than its evidence shows.
+        A test result is a statement that holds the evidence.json of validation runs and says what
+        passed in them. Raises UserError for one that cannot be read, that is about another image,
+        or that says more than its evidence shows.
         """
+        # The content of an evidence.json -> its run.
         runs: dict[bytes, Attestation] = {}
         for test_result in self.statements_of(statements.TEST_RESULT):
             try:
@@ -144,9 +146,10 @@ class PublishedImage:
         return tuple(runs.values())
 
     def _find_test_result_fault(self, test_result: Statement, runs: Sequence[Attestation]) -> str:
-        """Return why a test result with these runs is not true of this image; empty if it is.
+        """Return why a test result is not true of this image; empty if it is.
 
-        Raises one of `statements.UNREADABLE` for a malformed test result.
+        `runs` are the validation runs in the test result, judged again. Raises one of
+        `statements.UNREADABLE` for a malformed test result.
         """
         if self.manifest.digest not in test_result.subjects:
             subjects = ", ".join(sorted(test_result.subjects))
@@ -190,9 +193,10 @@ def load(
 
 
 def find_platform(source: Registry, index: Manifest, platform: str) -> str:
-    """Return the digest of an index's image for a platform. Raises UserError if it has none.
+    """Return the digest of an index's image for a platform such as `linux/arm64`.
 
-    An empty platform is an error, too: the message then lists the images of the index.
+    Raises UserError if the index has no such image. An empty platform is an error, too: the message
+    then lists the images of the index.
     """
     where = f"{source.repository}@{index.digest}"
     digests = {entry.platform: entry.digest for entry in index.manifests}
@@ -211,13 +215,16 @@ def find_platform(source: Registry, index: Manifest, platform: str) -> str:
 def load_statements(source: Registry, digest: str) -> tuple[Statement, ...]:
     """Return the statements attached to an image, signed or not. Unreadable ones are left out.
 
-    Each is a layer of the manifest under cosign's tag for the image (`sha256-DIGEST.att`).
+    Each is a layer of the manifest under cosign's tag for the image (`sha256-DIGEST.att`), marked
+    with its type: test result, provenance or SBOM. Other layers are left out, too. Raises UserError
+    where the registry fails.
     """
     attached = source.find(attached_tag(digest, "att"))
     if attached is None:
         return ()
     loaded: list[Statement] = []
     for layer in attached.layers:
+        # `_ENVELOPE` is the type of a signed statement's layer, `NAMES` has the known types.
         if layer.media_type != _ENVELOPE or layer.annotations.get(_TYPE) not in statements.NAMES:
             continue
         # Anybody who may push may put anything there: skip what is no statement.
@@ -227,9 +234,10 @@ def load_statements(source: Registry, digest: str) -> tuple[Statement, ...]:
 
 
 def load_all(source: Registry, manifest: Manifest) -> tuple[PublishedImage, ...]:
-    """Return the images that an index lists, or the single image of any other manifest.
+    """Return the images that an index lists, in its order, or the image of any other manifest.
 
-    Raises UserError, also for an empty index.
+    Each comes with its statements. Raises UserError for an empty index, and where the registry
+    fails.
     """
     if not manifest.is_index:
         return (load(source, manifest),)
@@ -256,6 +264,7 @@ def drop_untrusted(image: PublishedImage, key: str) -> PublishedImage:
     """
     if not key:
         return image
+    # Statements with a signature that name this very image. Whose signature it is, cosign says.
     candidates = []
     for statement in image.statements:
         if statement.signature and image.manifest.digest in statement.subjects:
@@ -283,8 +292,8 @@ def attach(
 
     A statement is a test result, provenance or SBOM. Without a key (empty), they are stored
     unsigned. An older test result is removed if a new one has all of its evidence. `image` must
-    have only statements that count (`drop_untrusted`). Returns the image with its new statements.
-    Raises UserError.
+    have only statements that count (`drop_untrusted`). Returns the image with its old and new
+    statements, without removed ones. Raises UserError where cosign or the registry fails.
     """
     # The same statement may be there already.
     payloads = {statement.payload for statement in image.statements}
@@ -361,9 +370,11 @@ def sign_image(
 ) -> None:
     """Sign an image or index, and the tags that shall name it, for readers with `cosign verify`.
 
-    `key` is the private key, `public` its public one. Does nothing if this was signed already and
-    none of the tags was signed for another image since. The tags, the date and the counter are
-    annotations, as `cosign verify -a` reads them. Raises UserError.
+    `digest` is that of the manifest (`sha256:...`). `key` is the private key, `public` its public
+    one. Does nothing if this was signed already and none of the tags was signed for another image
+    since. The tags, the date and a counter, by which signatures are ordered, are signed as
+    annotations, which `cosign verify -a` reads. Raises UserError where cosign or the registry
+    fails.
     """
     if is_signed_for(target, digest, public, tags):
         return
@@ -397,7 +408,9 @@ def sign_image(
 def is_signed_for(target: Registry, digest: str, key: str, tags: Collection[str]) -> bool:
     """Return whether a key signed an image for exactly these tags, and no other for them later.
 
-    `key` is the public key. Signatures without a counter do not count. Raises UserError.
+    `key` is the public key, `digest` that of the image's manifest. Signatures without a counter (a
+    number that rises with each of them) do not count, such as cosign's own. Raises UserError where
+    cosign or the registry fails.
     """
     text = " ".join(sorted(tags))
     is_signed = any(
@@ -425,7 +438,7 @@ def find_last_signature(source: Registry, key: str, tag: str = "") -> ImageSigna
     """Return the last signature that a public key made in a repository, for any image.
 
     With a `tag`, return the last one that signs this tag. None where there is none: deleted
-    signatures leave no trace. Raises UserError.
+    signatures leave no trace. Raises UserError where cosign or the registry fails.
     """
     # The signatures of the image `sha256:DIGEST` are under the tag `sha256-DIGEST.sig`.
     digests = []
@@ -438,7 +451,8 @@ def find_last_signature(source: Registry, key: str, tag: str = "") -> ImageSigna
         for of_image in pool.map(lambda digest: list(read_signatures(source, digest)), digests):
             signatures += of_image
 
-    # The greatest counter is the last. Verifying takes a call of cosign for each, so begin there.
+    # Signatures are sorted by their counter, which rises: the greatest is the last. Verifying takes
+    # a call of cosign for each, so begin there.
     for signature in sorted(signatures, reverse=True):
         is_for_tag = not tag or tag in signature.tags.split()
         if is_for_tag and signature.is_by(key):
@@ -449,8 +463,9 @@ def find_last_signature(source: Registry, key: str, tag: str = "") -> ImageSigna
 def read_signatures(source: Registry, digest: str) -> Iterator[ImageSignature]:
     """Yield the signatures that a registry stores for an image or index. They are not verified.
 
-    Whoever may push can put anything there, so what is not readable, too large, or about another
-    image is left out. None is yielded if there are no signatures.
+    Each is a layer of the manifest under cosign's tag (`sha256-DIGEST.sig`): its content is the
+    document that was signed, its annotation the signature. Whoever may push can put anything there,
+    so what is not readable, too large, or about another image is left out.
     """
     attached = source.find(attached_tag(digest, "sig"))
     if attached is None:
@@ -481,9 +496,9 @@ def read_signatures(source: Registry, digest: str) -> Iterator[ImageSignature]:
 def copy_attachments(source: Registry, target: Registry, digest: str, key: str) -> None:
     """Copy what is attached to an image or index, statements and signatures, to a repository.
 
-    Both repositories have the image. The target keeps what it has, except test results that a
-    copied one makes obsolete. With a public key, only test results that it signed are compared.
-    Raises UserError.
+    Both repositories must have what `digest` names. The target keeps what it has, except test
+    results of which a copied one has all evidence. With a public key, only test results that it
+    signed are compared. Raises UserError where cosign or the registry fails.
     """
     superseded = find_superseded(source, target, digest, key)
     for tag in (attached_tag(digest, "att"), attached_tag(digest, "sig")):
@@ -500,10 +515,11 @@ def copy_attachments(source: Registry, target: Registry, digest: str, key: str) 
 def find_superseded(source: Registry, target: Registry, digest: str, key: str) -> list[Descriptor]:
     """Return which statements about an image are obsolete in the target, as layers to remove.
 
-    A test result is obsolete if one in the source has all of its evidence. Only statements that
-    this public key signed are compared; without a key (empty), only unsigned ones. An index of
-    several images has no statements.
+    cosign keeps each statement as a layer of a manifest. A test result is obsolete if one in the
+    source has all of its evidence. Only statements that this public key signed are compared;
+    without a key (empty), only unsigned ones. Empty if nothing is obsolete.
     """
+    # An index of several images has no statements.
     manifest = target.find(digest)
     if manifest is None or manifest.is_index:
         return []
@@ -525,8 +541,9 @@ def find_superseded(source: Registry, target: Registry, digest: str, key: str) -
 def mount_blobs(source: Registry, target: Registry, manifest: Manifest) -> None:
     """Link all blobs that a manifest names from the source into the target, without sending them.
 
-    Raises UserError where the registry refuses.
+    Both are repositories of the same registry. Raises UserError where the registry refuses.
     """
+    # Digest -> size. A manifest may name a blob several times.
     sizes = {blob.digest: blob.size for blob in (manifest.config, *manifest.layers)}
     for digest, size in sizes.items():
         if not target.mount(digest, source.repository, size):
@@ -554,9 +571,9 @@ def update_layers(
 ) -> None:
     """Add layers to the manifest of one of cosign's tags and remove others; the rest stays.
 
-    The blobs must be in the registry. A registry has no conditional write, so another machine may
-    overwrite the tag at the same time: it is read back, and written again if that happened. Raises
-    RegistryError after `_WRITES` attempts.
+    Each layer is a statement or a signature, whose blob must be in the registry already. A registry
+    has no conditional write, so another machine may overwrite the tag at the same time: it is read
+    back, and written again if that happened. Raises RegistryError after `_WRITES` attempts.
     """
     # Read the tag before the first write and after every one.
     for writes in range(_WRITES + 1):
@@ -578,7 +595,8 @@ def update_layers(
 def write_layers(target: Registry, tag: str, layers: Sequence[Descriptor]) -> None:
     """Store a manifest with exactly these layers under a tag, in the form that cosign writes.
 
-    It is the manifest of an image, because registries and clients take the tag for one.
+    Each layer is a statement or a signature, whose blob the registry must have. It is the manifest
+    of an image, because registries and clients take the tag for one. Raises RegistryError.
     """
     # The manifest of an image must name a configuration. This one has the fields that cosign
     # writes.

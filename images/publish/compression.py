@@ -71,11 +71,13 @@ def compress(
 ) -> tuple[str, SpooledBlob]:
     """Compress a tar into a temporary file in a folder. Return the tar's digest and the file.
 
-    Blocks of 4 MiB are compressed by several threads, and written in their order. The digest of the
-    uncompressed tar is the layer's diff ID. The caller must close the file.
-    `threads` is by default the number of CPUs, at most 16; memory grows with it and not with the
-    tar. `on_read` is called with the bytes that were read since the last call. Raises OSError for a
-    full disk, and whatever reading the tar raises.
+    `tar` yields the bytes of an uncompressed layer, in chunks of any size; their digest is the
+    layer's diff ID. Blocks of 4 MiB are compressed by several threads, and written in their order.
+    The caller must close the file.
+
+    `threads`: 0 stands for the number of CPUs, at most 16; memory grows with it and not with the
+    tar. `on_read` is called with the number of bytes of each block that was read. Raises OSError
+    for a full disk, and whatever reading the tar raises.
     """
     threads = threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     blob = SpooledBlob(folder)
@@ -94,6 +96,7 @@ def compress(
             while members:
                 blob.write(members.popleft().result())
     except BaseException:
+        # Also after Ctrl-C: nobody else knows the file.
         blob.close()
         raise
     return f"sha256:{digest.hexdigest()}", blob
@@ -109,7 +112,8 @@ def _gzip(block: bytes) -> bytes:
 def split_blocks(chunks: Iterable[bytes], size: int = BLOCK) -> Iterator[bytes]:
     """Yield the bytes of chunks in blocks of exactly `size` bytes; the last block may be shorter.
 
-    So the compressed bytes do not depend on the sizes in which a tar is read.
+    So the compressed bytes do not depend on the sizes in which a tar is read. Without any bytes,
+    there is no block.
     """
     buffer = bytearray()
     for chunk in chunks:

@@ -57,9 +57,11 @@ class ReleasePolicy:
     with several images name an index."""
 
     def judge_run(self, labels: Mapping[str, str], run: Evidence) -> Verdict:
-        """Judge a validation run of an image by today's claims.
+        """Judge a validation run of an image by the claims that the matrix makes today.
 
-        Raises UserError where the matrix has no claims for the image.
+        A claim is one check that the image must pass. `labels` are the image's, `run` is what was
+        measured. Raises UserError where the matrix makes no image with these labels, or one of
+        another name than was measured.
         """
         # The matrix makes no image with these labels (None), or it makes one of another name.
         claims = self.claims_of(labels, run)
@@ -85,7 +87,8 @@ class ReleasePolicy:
     ) -> tuple[str, ...]:
         """Return why an image must not be published, by its validation runs; empty if it may.
 
-        `tiers` are the tiers of claims that must have passed (the gate). `labels` are the image's.
+        `runs` are what was measured of the image. `tiers` are the groups of claims that must have
+        passed (the gate). `labels` are the image's.
         `origin_exception` is the reason to publish the image although the origin of its layers is
         not proved, as an attestation of it has it; it counts if the policy itself has none.
         """
@@ -152,10 +155,10 @@ def parse_tiers(text: str) -> tuple[Tier, ...]:
 def judge_by_claims(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdict:
     """Judge the evidence of a validation run by other claims than those it was measured for.
 
-    `claims` are, as a rule, those that the matrix writes today. A probe records only what the
-    expectation of its claim asks for. So a claim that expects something else than the measured one
-    is UNPROVEN until the image is validated again. Only claims of `tiers` are judged; by default,
-    of every tier that the run measured.
+    `claims` are, as a rule, those that the matrix writes today: each is one check. A probe, which
+    measures for claims, records only what their expectations ask for. So a claim that expects
+    something else than the measured one is UNPROVEN until the image is validated again. Only claims
+    of `tiers` (groups of claims) are judged; by default, of every tier that the run measured.
     """
     measured_claims = {claim.key: claim for claim in run.claims}
     tiers = tiers or [claim.tier for claim in run.claims]
@@ -184,9 +187,9 @@ def judge_by_claims(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ())
 def unproven_reason(claim: Claim, measured: Claim | None, unknown_packages: Collection[str]) -> str:
     """Return why evidence for the claim `measured` cannot prove `claim`; empty if it can.
 
-    Both are the same claim, as it was written then and today. `measured` is None where the evidence
-    has no such claim. `unknown_packages` are packages whose compiled wheels only the machine that
-    built the image knows: today's expectations may lack their files.
+    Both are the same check of an image, as it was written then and today. `measured` is None where
+    the evidence has no such claim. `unknown_packages` are packages whose compiled wheels only the
+    machine that built the image knows: today's expectations may lack their files.
     """
     if measured is None:
         return NO_SUCH_CLAIM
@@ -204,8 +207,8 @@ def unproven_reason(claim: Claim, measured: Claim | None, unknown_packages: Coll
     if claim.probe == RECORDS_PROBE:
         remove_packages(expect_then, unknown_packages)
 
-    # Some keys may differ, as only judges read them: the matrix's revision, and bounds. The probe
-    # measures the same whatever they say.
+    # In some checks, a few keys may differ, as only judges read them: the matrix's revision, and
+    # bounds such as `at_most`. The probe measures the same whatever they say.
     keys = expect_today.keys() | expect_then.keys()
     if claim.check in REVISION_CHECKS:
         keys -= REVISION_KEYS
@@ -242,9 +245,10 @@ def find_refusals(
 ) -> tuple[str, ...]:
     """Return the reasons why these verdicts on one image do not open a gate; empty if they do.
 
-    No verdict may have a required claim FAIL, in whatever tier: no gate publishes an image that is
-    known to be broken. And for each of `tiers`, one verdict must have every required claim PASS.
-    With an `origin_exception`, the claim `origin` may be UNPROVEN.
+    A verdict is a validation run, judged claim by claim. None may have a required claim FAIL, in
+    whatever tier (group of claims): no gate publishes an image that is known to be broken. And for
+    each of `tiers`, one verdict must have every required claim PASS. With an `origin_exception` (a
+    reason), the claim `origin`, where the layers come from, may be UNPROVEN.
     """
     reasons = [describe(failure) for failure in find_failures(verdicts)]
     for tier in tiers:
@@ -258,8 +262,10 @@ def find_tier_refusals(
 ) -> tuple[str, ...]:
     """Return the reasons why an image did not pass a tier (a group of claims); empty if it did.
 
-    It passed if no verdict has a required claim FAIL in this tier, and one verdict has every
-    required claim PASS. Claims of other tiers are ignored.
+    A verdict is a validation run of the image, judged claim by claim. The image passed if no
+    verdict has a required claim FAIL in this tier, and one verdict has every required claim PASS.
+    Claims of other tiers are ignored. With an `origin_exception` (a reason), the claim `origin`,
+    where the layers come from, may be UNPROVEN.
     """
     if not verdicts:
         return (f"the {tier} tier was not judged",)
@@ -289,9 +295,9 @@ def find_failures(verdicts: Sequence[Verdict]) -> list[ClaimVerdict]:
 def find_lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> list[str]:
     """Return a reason for each required claim of a tier that did not pass in this verdict.
 
-    Claims that the evidence does not have share one reason. A tier without a required claim counts
-    as not judged. With an `origin_exception` (the user's reason), the claim `origin` may be
-    UNPROVEN.
+    A tier is a group of claims, the verdict a judged validation run. Claims that the evidence does
+    not have share one reason. A tier without a required claim counts as not judged. With an
+    `origin_exception` (the user's reason), the claim `origin` may be UNPROVEN. Empty if all passed.
     """
     required = []
     for claim_verdict in verdict.claims:
@@ -307,6 +313,7 @@ def find_lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> list[st
             continue
         if origin_exception and is_unproven_origin(claim_verdict):
             continue
+        # The claim is newer than the evidence (`unproven_reason`).
         if claim_verdict.reason == NO_SUCH_CLAIM:
             missing.append(claim_verdict.claim.key)
         else:

@@ -18,10 +18,10 @@ _BASE = "base:"
 
 
 def read_build_record(folder: Path, name: str, image_id: str) -> dict[str, Any]:
-    """Return the content of a folder's build.json, which `build` wrote for the image `name`.
+    """Return the content of a folder's build.json, in which `build` recorded what it built.
 
-    Raises UserError if it cannot be read, if it lacks what a provenance needs, or if it is the
-    record of another image than `image_id`.
+    `name` is the image's, `image_id` its ID (`sha256:...`). Raises UserError if the file cannot be
+    read, if it lacks what a provenance needs, or if it is the record of another image.
     """
     path = folder / "build.json"
     build = command("build", name)
@@ -50,9 +50,10 @@ def make_predicate(
 ) -> dict[str, Any]:
     """Return the predicate of an image's provenance: what it was built from, and how.
 
-    `build` is the content of its build.json, `revision` the label `matrix-revision`, and `created`
-    the date to publish it with. The field names are SLSA's, and docs/publishing.md describes what
-    they contain.
+    `build` is the content of its build.json, `revision` the label `matrix-revision` (a hash of the
+    matrix that it was built from), and `created` the date to publish it with. The field names are
+    SLSA's, and docs/publishing.md describes what they contain. Raises LookupError if `build` lacks
+    what is needed: `read_build_record` looks for that.
     """
     return {
         "buildDefinition": {
@@ -75,7 +76,8 @@ def make_predicate(
 def list_dependencies(build: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what an image was built from: the checkout, lock files, the base image, and wheels.
 
-    The commit in `build` (build.json) is empty if the checkout had other changes. Records of older
+    Each is an entry with a `name` and a `digest`, as SLSA writes dependencies. `build` is the
+    content of build.json. Its commit is empty if the checkout had other changes. Records of older
     releases have neither commit nor locks, and a base image that was built locally has no digest.
     """
     dependencies: list[dict[str, Any]] = []
@@ -107,9 +109,9 @@ def as_digest(text: str) -> dict[str, str]:
 def read_labels(predicate: Mapping[str, Any]) -> dict[str, str]:
     """Return the values that two labels of an image must have by its provenance.
 
-    They are `matrix-revision` and `base-digest`; the latter is empty if the provenance names no
-    base image by digest. `predicate` is the content of the provenance (SLSA). Raises LookupError,
-    TypeError or AttributeError if it has another form.
+    The labels are `matrix-revision` (a hash of the matrix it was built from) and `base-digest`; the
+    latter is empty if the provenance names no base image by digest. `predicate` is the content of
+    the provenance (SLSA). Raises LookupError, TypeError or AttributeError if it has another form.
     """
     definition = predicate["buildDefinition"]
     base_digests: list[str] = []

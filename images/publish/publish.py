@@ -69,7 +69,7 @@ class LocalImage:
 
     @property
     def version(self) -> ImageVersion:
-        """Return its version, by which tags compare images.
+        """Return its name, torch, date and platform, by which tags compare images.
 
         Raises UserError for an image without our labels.
         """
@@ -82,8 +82,9 @@ class LocalImage:
 def read_local_image(engine: Engine, reference: str, name: ImageName, folder: Path) -> LocalImage:
     """Return an image of the engine together with the validation run in a folder.
 
-    `reference` is what the engine calls the image, `name` what the matrix calls it. Raises
-    UserError if the folder has no readable evidence.json, or that of another image.
+    The run is the folder's evidence.json: what was measured of the image. `reference` is what the
+    engine calls the image, `name` what the matrix calls it. Raises UserError if the folder has no
+    readable evidence.json, or that of another image.
     """
     info = engine.inspect(reference)
     then = (
@@ -116,9 +117,10 @@ def publish(
 ) -> PublishResult:
     """Push an image whose validation runs open the gate, attach statements, sign and move tags.
 
-    An image of a row of several platforms joins those that are published there. `say` gets messages
-    for the user, `on_event` the progress of the push. Raises UserError if the gate is closed, if a
-    tag would go back or lose a platform, or without access to the registry.
+    The gate is what `options.policy` requires to have passed. If the matrix has the image for
+    several platforms, it joins those that are published in the repository already. `say` gets
+    messages for the user, `on_event` the progress of the push. Raises UserError if the gate is
+    closed, if a tag would go back or lose a platform, or without access to the registry.
     """
     policy = options.policy
     with ExitStack() as stack:
@@ -134,6 +136,7 @@ def publish(
         published = find_published(target, image, public_key, say)
         require_open(image, published, policy)
 
+        # Names of the same image for each platform. Several of them share an index.
         row = policy.row_of(str(image.name))
         release = Release(
             target=target,
@@ -170,8 +173,9 @@ def with_published_date(target: Registry, image: LocalImage) -> LocalImage:
     """Return the image with the date of its first publication; unchanged if it is not published.
 
     An image keeps this date, however often it is validated and published again. The date is in the
-    manifest that its dated tag (`NAME-YYYYMMDD-DIGEST`) names; the oldest such tag counts. Raises
-    UserError if a dated tag of this image names another one.
+    manifest that its dated tag (`NAME-YYYYMMDD-DIGEST`) names; the oldest such tag counts, of those
+    whose manifest has the same date. Raises UserError if a dated tag of this image names another
+    one, or without access to the registry.
     """
     try:
         published_tags = target.tags()
@@ -233,10 +237,12 @@ def require_open(
     """Raise UserError if an image must not be published, by its validation runs.
 
     The gate of the policy says which claims must have passed. The runs are the new one and, if the
-    image is published already, those that are attached to it.
+    image is published already, those that are attached to it. `published` is None if it is not.
     """
     # All runs are judged by today's claims.
     runs = [image.run]
+    # The reason, if one was given at an earlier publication, to publish the image although nobody
+    # can prove where its layers come from.
     exception = ""
     if published:
         runs += published.attestations
@@ -262,7 +268,8 @@ def require_open(
 def find_other_failures(run: Attestation, today: Verdict) -> tuple[ClaimVerdict, ...]:
     """Return the claims that failed when a run was measured but do not fail by today's verdict.
 
-    Today's claims may no longer include them, or may expect something else.
+    `today` is the verdict on the same run by the claims that the matrix makes today. These may no
+    longer include a claim that failed, or may expect something else. Empty if there is none.
     """
     failing_today = {claim_verdict.claim.key for claim_verdict in today.claims_with(Status.FAIL)}
     others = []
@@ -286,8 +293,9 @@ def has_counted_signature(target: Registry, image: PublishedImage, public_key: s
 def require_same_layers(published: PublishedImage, pushed: Manifest) -> None:
     """Raise UserError unless a published manifest names the same layers as the one just pushed.
 
-    The same tars always give the same blobs, so other blobs do not have the layers of the image.
-    Clients would not notice: podman 4.3.1, for one, does not compare layers with the configuration.
+    Both have the same configuration, and the same tars always give the same compressed blobs. So
+    other blobs are not the layers of the image. Clients would not notice: podman 4.3.1, for one,
+    does not compare layers with the configuration.
     """
     if published.manifest.layers == pushed.layers:
         return
@@ -308,9 +316,11 @@ def attach_statements(
 ) -> PublishedImage:
     """Attach what a published image lacks: a test result of all runs, provenance and SBOM.
 
-    Provenance and SBOM are made only once. With a key, the new statements are signed; statements of
-    others are neither copied nor signed. Returns the image with its statements. Raises UserError,
-    also if they contradict the image's labels: then nothing is attached.
+    `local` is the image in the engine with its new validation run, `published` the same image in
+    the registry. Provenance (what it was built from) and SBOM (its packages) are made only once. If
+    `options` has a private key, the new statements are signed. Returns the published image with its
+    statements. Raises UserError, also if they contradict the image's labels: then nothing is
+    attached.
     """
     new = []
     for predicate_type, predicate in make_predicates(engine, local, published, options).items():
@@ -329,11 +339,11 @@ def attach_statements(
 def make_predicates(
     engine: Engine, local: LocalImage, published: PublishedImage, options: PublishOptions
 ) -> dict[str, dict[str, Any]]:
-    """Return the contents of the statements to attach to a published image, by in-toto's types.
+    """Return the statements to attach to a published image: type (of in-toto) -> content.
 
-    There is always a new test result, which the runs of today and those attached before add up to.
+    There is always a new test result, made of the run of today and those attached before.
     Provenance (what it was built from) and SBOM (what is in it) are made only if the image has none
-    yet. Raises UserError without a usable build.json for the provenance.
+    yet. Raises UserError, for example without a usable build.json for the provenance.
     """
     info = local.info
     # A reason to publish an image of UNPROVEN origin stays with it.
@@ -364,7 +374,8 @@ def judge_runs_today(
     """Return the attached validation runs and the new one, each judged by today's claims.
 
     A claim that failed when the run was measured may be gone today, or hold. Such a failure is
-    added to today's verdict, so that none is forgotten. Raises UserError.
+    added to today's verdict, so that none is forgotten. Raises UserError if an attached run cannot
+    be used, or if the matrix makes no claims for the image.
     """
     # The new run may be attached already: a dict has it once.
     runs = {run.evidence_file: run for run in (*published.attestations, local.run)}
@@ -379,8 +390,9 @@ def judge_runs_today(
 def sign_changes(target: Registry, changes: Sequence[TagChange], key: str, public_key: str) -> None:
     """Sign every image and index that tags shall name, each once for all of its tags.
 
-    `key` is the private key, `public_key` its public one. Tags that stay where they are (LEAVE) are
-    not signed. An image is signed even if all of its tags stay. Raises UserError.
+    `changes` is the plan: which tag shall name what. `key` is the private key, `public_key` its
+    public one. Tags that stay where they are (LEAVE) are not signed. An image is signed even if all
+    of its tags stay. Raises UserError where cosign or the registry fails.
     """
     tags_by_digest: dict[str, list[str]] = {}
     for change in changes:

@@ -95,18 +95,20 @@ def push(
     """Store an image in a registry without a tag. Return its manifest and the bytes that were sent.
 
     Only bytes of compressed layers are counted. `cache` is a folder on a disk with room for
-    gigabytes: it has the records of layers, and layers under way. `created` is the date to write
-    into the manifest. Raises UserError, also if the engine's store does not match the image ID.
+    gigabytes: it has the records of layers (which blob each was compressed to), and layers under
+    way. `created` is the date to write into the manifest; empty: none. Raises UserError if the
+    registry or the engine fails, and if the engine's store does not match the image ID.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    # An image may repeat a layer, such as the empty one: it is looked up and sent once.
+    # Layers are known by their diff ID: the digest of the uncompressed tar. An image may repeat
+    # one, such as the empty layer: it is looked up and sent once.
     diff_ids = tuple(dict.fromkeys(info.layers))
     blobs = find_pushed_layers(target, cache, diff_ids)
     missing = [diff_id for diff_id in diff_ids if diff_id not in blobs]
     progress = PushProgress(target, on_event)
 
     # If the registry has everything, nothing is read from the engine: some engines export all
-    # layers even for the configuration alone.
+    # layers even for the configuration alone, whose digest is the image ID (`info.digest`).
     config = None if missing else fetch_config(target, info.digest)
     if config is None:
         parts = engine.parts(info, missing)
@@ -158,13 +160,14 @@ def send_parts(
     """Compress and send the layers of an image as the engine gives them.
 
     `parts` are the layers and the configuration, in any order. `stored_blobs` has the layers that
-    the registry has already: diff ID -> compressed layer. Each layer is sent by a thread while the
-    next one is read and compressed here. Raises UserError.
+    the registry has already: diff ID (digest of the uncompressed layer) -> compressed layer. They
+    are not sent. Each other layer is sent by a thread while the next one is read and compressed
+    here. Raises UserError if the registry or the engine fails, or the disk is full.
     """
     config = b""
     sent_blobs: dict[str, Descriptor] = {}
     sending: list[Future[None]] = []
-    # One for each layer on the disk.
+    # Counts how many more compressed layers may lie on the disk.
     room = threading.Semaphore(_AT_ONCE)
 
     def send(diff_id: str, spooled: SpooledBlob, blob: Descriptor) -> None:
@@ -179,7 +182,8 @@ def send_parts(
 
     with sending_threads(target, _AT_ONCE) as pool:
         for part in parts:
-            # The caller stores the configuration, after the layers.
+            # This is the configuration: an image is named by its digest. The caller stores it,
+            # after the layers.
             if part.digest == info.digest:
                 config = b"".join(part.chunks)
                 progress.total = part.following
@@ -210,8 +214,9 @@ def compress_layer(
 ) -> tuple[str, SpooledBlob]:
     """Compress a layer into a temporary file in the cache. Return its diff ID and the file.
 
-    The caller must close the file. Raises UserError for a full disk, and if the tar is no layer of
-    the image or not the one that the engine says it is.
+    The diff ID is the digest of the uncompressed tar. The caller must close the file. Raises
+    UserError for a full disk, and if the tar is no layer of the image or not the one that the
+    engine says it is.
     """
     try:
         diff_id, spooled = compress(
@@ -253,8 +258,9 @@ def read_chunks(spooled: SpooledBlob, target: Registry, progress: PushProgress) 
 def sending_threads(target: Registry, count: int) -> Iterator[ThreadPoolExecutor]:
     """Yield a pool of threads for requests to a registry.
 
-    If the `with` block ends with an error or an interrupt, the threads stop soon: the registry's
-    `stopping` is set, so a request that fails is not tried again, and no new one begins.
+    It has `count` threads. If the `with` block ends with an error or an interrupt, they stop soon:
+    the registry's `stopping` is set, so a request that fails is not tried again, and work that has
+    not begun is dropped.
     """
     with ThreadPoolExecutor(max_workers=count) as pool:
         try:
@@ -273,7 +279,9 @@ def find_pushed_layers(
 ) -> dict[str, Descriptor]:
     """Return the layers that were compressed here before and that the registry has.
 
-    The result maps the diff ID of a layer to its blob. Raises UserError.
+    The result maps the diff ID of a layer (the digest of its uncompressed tar) to its blob (the
+    compressed one). `diff_ids` are those to look for, `cache` has the records of what was
+    compressed here. Raises UserError where the registry fails.
     """
 
     def find(diff_id: str) -> Descriptor | None:

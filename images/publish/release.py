@@ -72,7 +72,9 @@ class Release:
     def require_follows(self, versions: Sequence[ImageVersion]) -> None:
         """Raise UserError if publishing these images would make a name go back or lose a platform.
 
-        Call this before anything is sent. Only tags of kind NAME are checked.
+        A name is a tag like `cu126-torch27`, of an image or of the row's index (the list of its
+        images for several platforms). It goes back if it names a newer image now. Dated tags and
+        aliases are not checked. Call this before anything is sent.
         """
         # The name that the index has is checked below, together with all images of the index.
         for version in versions:
@@ -83,7 +85,8 @@ class Release:
             return
 
         # The name of the index, which the new images share with those that are published for other
-        # platforms. Without an image for linux/amd64 there is no new index.
+        # platforms. Without an image for linux/amd64 there is no new index. `others.absent` says
+        # for each other platform why no image of it can be used.
         others = self._find_others([version.name for version in versions])
         all_versions = [*versions]
         for image in others.usable:
@@ -98,10 +101,11 @@ class Release:
     def _require_name_follows(
         self, tag: str, versions: Sequence[ImageVersion], absent: Sequence[str] = ()
     ) -> None:
-        """Raise UserError if a tag of kind NAME must not move to these versions.
+        """Raise UserError if a name (a tag like `cu126-torch27`) must not move to these versions.
 
         They are the single image, or the images of the index, that the tag shall name. `absent` has
-        the reasons why images for other platforms are missing.
+        the reasons why images for other platforms are missing, for the message. A tag that does not
+        exist yet is never refused.
         """
         before = self.target.find(tag)
         if before is None:
@@ -117,8 +121,9 @@ class Release:
     def plan(self, stored: Sequence[PublishedImage]) -> TagPlan:
         """Decide which tags shall name the stored images and their index.
 
-        New indexes are stored, but no tag moves. The plan also says which platforms a new index
-        lacks, and why. Raises UserError with every change that is refused.
+        `stored` are images that the repository has, still without their new tags. New indexes are
+        stored, but no tag moves. The plan also says which platforms a new index lacks, and why.
+        Raises UserError with every change that is refused.
         """
         changes = []
         for image in stored:
@@ -138,7 +143,8 @@ class Release:
     ) -> PublishResult:
         """Move the tags as planned, all of them or none, and return what was published.
 
-        `changes` and `left_out` are those of the plan. Raises UserError.
+        `stored` are the images that were published, `changes` and `left_out` those of the plan.
+        Raises UserError if a change is refused, or if a tag cannot be moved or put back.
         """
         tags.move(self.target, changes)
 
@@ -146,7 +152,8 @@ class Release:
         unmoved_tags = []
         indexes = {}
         for change in changes:
-            # Aliases, or any tags of an index that nobody signed: no other tag is ever left.
+            # LEAVE: the tag stays where it is. Only aliases do, and the tags of an index that
+            # nobody signed.
             if change.action is Action.LEAVE:
                 unmoved_tags.append(f"{change.tag} stays: {change.reason}")
             else:
@@ -163,12 +170,12 @@ class Release:
         )
 
     def _find_others(self, new_names: Collection[str]) -> OtherImages:
-        """Find the images for other platforms that are published in the target already.
+        """Find the images of the row that are published in the target already.
 
         Images in `new_names` are left out: they are being published now. Each other image is either
         usable in an index, or absent with a reason: it is not published, `verify` would not pass
-        it, or it is not the image that its tag names. Raises CosignError where cosign cannot tell
-        who signed.
+        it, or its own label has another name than its tag. Raises CosignError where cosign cannot
+        tell who signed.
         """
         usable: list[PublishedImage] = []
         absent: dict[str, str] = {}
@@ -202,10 +209,11 @@ class Release:
         return None
 
     def _plan_image_tags(self, image: PublishedImage) -> list[TagChange]:
-        """Plan the tags that name an image itself.
+        """Plan the tags that name an image itself. Nothing changes yet.
 
-        These are its dated tag, its name and its aliases. The image for linux/amd64 of a row has
-        only the dated tag: its name and aliases name the index.
+        These are its dated tag, its name and its aliases. If the row has an index (the list of its
+        images for several platforms), its image for linux/amd64 has only the dated tag: its name
+        and aliases name the index. A refused change is in the plan, with its reason.
         """
         version = tags.version_of(image)
         dated_tag = tags.immutable_tag(version.name, version.created, image.image_id)
@@ -219,11 +227,12 @@ class Release:
         )
 
     def _plan_index(self, stored: Sequence[PublishedImage]) -> TagPlan:
-        """Plan the tags of an index, which names one image for each platform.
+        """Store the row's new index, and plan the tags that shall name it.
 
-        It lists the images that were just stored, and for other platforms those that are published
-        already. Without an image for linux/amd64 there is no new index, and no tag of it changes.
-        The plan also says which platforms the index lacks, and why.
+        An index is the list of a row's images, one for each platform. It has the images in `stored`
+        (just stored), and for other platforms those that are published already. Without an image
+        for linux/amd64 there is no new index, and no tag of it changes. The plan also says which
+        platforms the index lacks, and why.
         """
         others = self._find_others([image.name for image in stored])
         images = [*stored, *others.usable]
@@ -232,7 +241,7 @@ class Release:
         changes: list[TagChange] = []
         left_out: list[str] = []
         # The beginning of the sentence about each absent platform: `NAME lacks linux/arm64: REASON`
-        # or that the old index stays.
+        # or that the old index stays as it was.
         beginning = f"{name} lacks"
         if any(image.platform == Platform.AMD64 for image in images):
             absent = tuple(others.absent.values())
@@ -250,8 +259,10 @@ class Release:
     ) -> list[TagChange]:
         """Store the index of these images, and plan its dated tag and its name.
 
-        `absent` has the reasons why images for other platforms are missing.
+        An index lists one image for each platform. `absent` has the reasons why images for other
+        platforms are missing. No tag moves yet.
         """
+        # `versions`: name, torch and date of each image, by which tags compare images.
         index, versions = self._store_index(images)
         name = self.row[0]
         newest = max(version.created for version in versions)
@@ -271,10 +282,10 @@ class Release:
     def _plan_index_aliases(self, images: Sequence[PublishedImage]) -> TagPlan:
         """Decide what happens to the aliases of an index, such as `latest`. No tag moves yet.
 
-        `images` has the image of each platform. Aliases may not name all that is published: they
-        get an index of their own, with only the images that `_find_alias_refusal` allows. It is
-        stored here. If linux/amd64 is not among these, nothing is stored, and the plan is that
-        every alias stays as it is.
+        `images` has the image of each platform. Aliases must not name images with a known fault, or
+        that did not pass the gate for aliases (`_find_alias_refusal`): they get an index of their
+        own without these, which is stored here. If linux/amd64 is not left in it, nothing is
+        stored, and the plan is that every alias stays as it is.
 
         The plan also says which platforms the aliases' index lacks, and why. It is empty if the
         matrix gives this index no alias.
@@ -318,7 +329,10 @@ class Release:
         return index, [tags.version_of(image) for image in images]
 
     def _find_alias_refusal(self, image: PublishedImage) -> str:
-        """Return the first reason why aliases must not name an image; empty if they may."""
+        """Return the first reason why aliases must not name an image; empty if they may.
+
+        Aliases are tags such as `latest`, which users pull without knowing what is behind them.
+        """
         # Aliases avoid images whose torch computes wrong numbers, without an error, in plain
         # training.
         known_faults = image.labels.get(f"{LABELS}.silent-faults", "")
@@ -341,8 +355,8 @@ def load_validated(
 ) -> PublishedImage:
     """Load a stored image, and raise UserError unless it is the one that was validated.
 
-    `image_id` is the ID of the validated image, `where` names the stored one in the message: by its
-    dated tag, as a rule.
+    `manifest` is the stored image's. `image_id` is the ID of the validated image: the digest of its
+    configuration. `where` names the stored one in the message: by its dated tag, as a rule.
     """
     image = attachments.load(registry, manifest)
     if image.image_id != image_id:
@@ -367,10 +381,11 @@ def promote(
 ) -> PublishResult:
     """Copy an image or index, with its statements and signatures, to a repository; move tags there.
 
-    With a public key, only statements count that it signed, and a tag only moves to an image for
-    which the key signed it last. `drop_platforms` says whether an index may replace one for more
-    platforms. Raises UserError if the gate is closed, if a tag is not signed or would go back or
-    lose a platform, and if the repositories are in different registries.
+    An index lists a row's images, one for each platform. `policy` has the gate: what must have
+    passed. With a public key, only statements count that it signed, and a tag only moves to an
+    image for which the key signed it last. `drop_platforms` says whether an index may replace one
+    for more platforms. Raises UserError if the gate is closed, if a tag is not signed or would go
+    back or lose a platform, and if the repositories are in different registries.
     """
     if reference.repository.host != to.host:
         cause = f"is not on {reference.repository.host}"
@@ -394,6 +409,7 @@ def promote(
             row = [version.name for version in versions]
         else:
             row = list(policy.row_of(versions[0].name))
+        # By a single image, the index may lose a platform whose image there cannot be used.
         release = Release(
             target=target,
             policy=policy,
@@ -431,10 +447,11 @@ def require_promotable(
     policy: ReleasePolicy,
     key: str,
 ) -> None:
-    """Raise UserError if what a reference names must not be promoted.
+    """Raise UserError if what a reference names must not be promoted to another repository.
 
-    `manifest` is what it names: an image, or an index of `images`. With a public key, its tag must
-    be signed. Each image must be one that `verify` passes.
+    `manifest` is what it names: an image, or an index of `images`. An index must be as `publish`
+    writes it. With a public key (else empty), the key must have signed the tag. Each image must be
+    one that `verify` passes.
     """
     if manifest.is_index:
         require_own_index(source, manifest, images)
@@ -445,10 +462,10 @@ def require_promotable(
 
 
 def require_own_index(source: Registry, index: Manifest, images: Sequence[PublishedImage]) -> None:
-    """Raise UserError unless an index is as `publish` writes it.
+    """Raise UserError unless an index of these images is as `publish` writes it.
 
-    The target repository gets an index that is made anew from its images. Only then is it the same
-    index, with the same digest.
+    A promotion does not copy the index: it makes one anew from the images. The new one has the same
+    digest, which was signed, only if the old one was made in the same way.
     """
     where = f"{source.repository}@{index.digest}"
     then = f"publish its images anew to {source.repository}, which writes the index anew"
@@ -503,6 +520,7 @@ def keep_signed_changes(
     changes: list[TagChange] = []
     problems: list[Problem] = []
     for change in planned:
+        # `cause` is empty if the key signed this change.
         cause = explain_unsigned(target, change, key)
         if not cause or change.action is Action.LEAVE:
             changes.append(change)
@@ -527,8 +545,9 @@ def keep_signed_changes(
 def explain_unsigned(target: Registry, change: TagChange, key: str) -> str:
     """Return why a tag must not name what the change gives it; empty if the key signed just that.
 
-    Only the last signature that the key made for this tag counts. An older one may be for an image
-    that the tag was moved away from.
+    `key` is a public key. Only the last signature that it made for this tag counts. An older one
+    may be for an image that the tag was moved away from. Raises UserError where cosign or the
+    registry fails.
     """
     digest = change.after.digest
     last = attachments.find_last_signature(target, key, change.tag)

@@ -38,8 +38,8 @@ def read_packages(engine: Engine, reference: str) -> Packages:
 def make_sbom(packages: Packages, *, name: str, digest: str, created: datetime) -> dict[str, Any]:
     """Return the SBOM of an image in the JSON form of CycloneDX 1.6.
 
-    `packages` comes from `read_packages`, `digest` is the image ID, and `created` the date to
-    publish it with.
+    `packages` comes from `read_packages`: lists of packages and the distribution's name. `name` is
+    the image's, `digest` the image ID, and `created` the date to publish it with.
     """
     image = Component(type=ComponentType.CONTAINER, name=name, version=digest, bom_ref=digest)
     components = [
@@ -76,7 +76,9 @@ def python_components(
 ) -> Iterator[Component]:
     """Yield a component for each Python package, with its licence and the libraries in its wheel.
 
-    `qualifiers` are added to the address (purl) of each package.
+    Each package has the keys `name`, `version` and `licence` (empty: not known), and may have
+    `bundled`: the third-party libraries in its wheel. `qualifiers` are added to the address (purl)
+    of each package.
     """
     licences = LicenseFactory()
     for package in packages:
@@ -95,7 +97,9 @@ def debian_components(
 ) -> Iterator[Component]:
     """Yield a component for each Debian package. `os_release` is the image's /etc/os-release.
 
-    Their addresses (purls) read `pkg:deb/debian/libc6@2.36-9?arch=amd64&distro=debian-12`.
+    Each package has the keys `name`, `version`, `architecture` and `source` (empty: the source
+    package has the same name). Their addresses (purls) read
+    `pkg:deb/debian/libc6@2.36-9?arch=amd64&distro=debian-12`.
     """
     family = os_release.get("ID") or "debian"
     release = [os_release[key] for key in ("ID", "VERSION_ID") if os_release.get(key)]
@@ -112,12 +116,14 @@ def debian_components(
 def bundled_component(library: Mapping[str, Any], holder: PackageURL) -> Component:
     """Return the component of a third-party library inside a wheel, whose address is `holder`.
 
-    Without a version it has no address (purl), so that no scanner mistakes it for some version.
+    `library` has the keys `name`, `version` (empty: not known) and `files`. Without a version the
+    component has no address (purl), so that no scanner mistakes it for some version.
     """
     name, version = library["name"], library["version"]
     url = PackageURL("generic", None, name, version) if version else None
     component = make_component(name, version, url)
     suffix = f"@{version}" if version else ""
+    # Its ID in the SBOM. Several wheels may contain the same library, so it begins with the wheel.
     component.bom_ref.value = f"{holder.to_string()}#{name}{suffix}"
     for file in library["files"]:
         component.properties.add(Property(name=_FILE, value=file))

@@ -65,10 +65,11 @@ def require_key(key: str) -> None:
 
 
 def require_password(key: str) -> None:
-    """Ask the user for the password of a private key, and remember it.
+    """Ask the user for the password of a private key, and remember it for later calls of cosign.
 
+    `key` is what --key names: a file, `env://VARIABLE` or the address of a key management service.
     Does nothing if the password is known (COSIGN_PASSWORD, or typed before), or if the key is in a
-    key management service. Raises UserError without a terminal to ask at.
+    service. Raises UserError without a terminal to ask at, or if the user types no answer.
     """
     # `env://VARIABLE` is no service: the variable has the key itself, with a password like a file.
     scheme, separator, _ = key.partition("://")
@@ -105,7 +106,7 @@ def sign_bytes(content: bytes, key: str) -> str:
 
     It stands on the key alone: no certificate, no time stamp, and no entry in the public
     transparency log, which would publish the names of private images. cosign takes the key's
-    password from COSIGN_PASSWORD or from `require_password`. Raises CosignError.
+    password from COSIGN_PASSWORD or from `require_password`. Raises CosignError if it fails.
     """
     # The help shows which options this cosign has: they differ from release to release.
     help_text = _help("sign-blob", shutil.which("cosign") or "cosign")
@@ -174,7 +175,8 @@ def _cosign(arguments: Sequence[str], where: str) -> str:
     """Run cosign and return its output. `where` names the key in the error message.
 
     If one of the arguments is a key whose password the user typed, cosign gets this password.
-    Raises CosignError if cosign cannot be run, fails or takes longer than five minutes.
+    Raises CosignError if cosign cannot be run, fails or takes longer than five minutes. The error's
+    `is_refusal` is True if cosign says that the key did not make a signature.
     """
     environment = dict(os.environ)
     for argument in arguments:
@@ -198,7 +200,7 @@ def _cosign(arguments: Sequence[str], where: str) -> str:
     if done.returncode == 0:
         return done.stdout
 
-    # The last lines say what failed.
+    # The last two lines say what failed.
     lines = []
     for line in done.stderr.splitlines():
         if line.strip() and not line.startswith("WARNING"):

@@ -101,8 +101,8 @@ class Attestation:
 def read_attestation(evidence_file: bytes, where: str) -> Attestation:
     """Read the evidence.json of a validation run and judge it by the claims that it contains.
 
-    `where` names the file in error messages. Raises UserError where the evidence cannot be read or
-    is of an older schema.
+    The file has the claims (what the image had to pass) and what was measured for them. `where`
+    names it in error messages. Raises UserError where it cannot be read or is of an older schema.
     """
     then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
     try:
@@ -138,7 +138,9 @@ class Statement:
     ) -> Self:
         """Make an unsigned statement about the image `repository`@`digest`.
 
-        The same arguments always give the same bytes.
+        `predicate` is what it says of the image, `predicate_type` the URL that names the form of
+        this content, and `digest` the manifest's: `sha256:...`. The same arguments always give the
+        same bytes.
         """
         algorithm, _, value = digest.partition(":")
         content = {
@@ -153,8 +155,10 @@ class Statement:
     def from_envelope(cls, content: bytes) -> Self:
         """Read a statement from a DSSE envelope, with the first signature only.
 
-        The signature is not verified. Raises one of UNREADABLE for a malformed envelope, and for a
-        payload without predicate type or subjects; the predicate itself is not read.
+        An envelope is JSON: `payload` has the statement in base64, and `signatures` a list of
+        signatures, which may be empty. The signature is not verified. Raises one of UNREADABLE for
+        a malformed envelope, and for a payload without predicate type or subjects; the predicate
+        itself is not read.
         """
         envelope = json.loads(content)
         if envelope["payloadType"] != _PAYLOAD_TYPE:
@@ -212,8 +216,9 @@ class Statement:
     def evidence(self) -> Sequence[bytes]:
         """Return the unpacked evidence.json of each validation run in a test result.
 
-        Raises one of UNREADABLE, also for evidence that is cut off or too large, and for a
-        statement that is no test result.
+        The evidence is what was measured of the image, and the claims it was measured for. Each
+        file is packed with xz, in base64. Raises one of UNREADABLE, also for evidence that is cut
+        off or too large, and for a statement that is no test result.
         """
         files = []
         for attached in self.predicate["configuration"]:
@@ -229,7 +234,8 @@ class Statement:
     def supersedes(self, old: Self) -> bool:
         """Return whether this and `old` are test results, and this one has all evidence of `old`.
 
-        A statement does not supersede itself, and nothing supersedes an unreadable statement.
+        Then `old` may be removed: nothing that was measured is lost. A statement does not supersede
+        itself, and nothing supersedes an unreadable statement.
         """
         if self.payload == old.payload:
             return False
@@ -245,11 +251,11 @@ class Statement:
 
 
 def make_test_result(runs: Sequence[Attestation], origin_exception: str = "") -> dict[str, Any]:
-    """Return the predicate of one test result for all validation runs of an image.
+    """Return the predicate (content) of one test result for all validation runs of an image.
 
-    It has the results of every tier and the evidence of every run, packed. Each run must have been
-    judged by today's claims. `origin_exception` is the reason, if any, to publish the image
-    although its origin is UNPROVEN.
+    It has the results of every tier (group of claims) and the evidence of every run, packed. Each
+    run must have been judged by today's claims. `origin_exception` is the user's reason to publish
+    the image although the origin of its layers is UNPROVEN; empty: none.
     """
     predicate = summarize(runs, origin_exception)
     # The field of the specification that may hold files, each as a ResourceDescriptor.
@@ -269,8 +275,9 @@ def make_test_result(runs: Sequence[Attestation], origin_exception: str = "") ->
 def summarize(runs: Sequence[Attestation], origin_exception: str) -> dict[str, Any]:
     """Return what a published image's test result says of its validation runs.
 
-    It has the whole result, passed and failed tests, and the result of each tier of claims. Tests
-    are claims, named `TIER/CHECK/SUBJECT`; one that failed in any run is listed as failed.
+    It has the whole result, passed and failed tests, and the result of each tier (group of claims).
+    Tests are claims, named `TIER/CHECK/SUBJECT`; one that failed in any run is listed as failed.
+    The whole result is PASSED if every tier that a run has passed, and there is one.
     `origin_exception`: the reason to publish an image of unproven origin; empty: none.
     """
     tiers = {}
@@ -308,7 +315,8 @@ def summarize_tier(
     """Return the result of a tier (a group of claims), and the facts about the run that shows it.
 
     That is the newest run that passed the tier by itself; if none did, the newest run that has the
-    tier. `origin_exception`: see `make_test_result`.
+    tier: one of `runs` must have it. `origin_exception`: the user's reason to publish the image
+    although the origin of its layers is UNPROVEN; empty: none.
     """
     passed_runs = [run for run in runs if is_passed([run], tier, origin_exception)]
     runs_with_tier = [run for run in runs if run.has_tier(tier)]
@@ -385,11 +393,13 @@ def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -
 def without_open_origin(run: Attestation) -> Attestation:
     """Return a run without its claim `origin`, if only records of builds were missing to prove it.
 
-    Such records may be made later. The claim stays if a reason was known before the run why the
-    origin could never be proven: that of a base image taken by its tag, for example.
+    The claim says that each layer comes from a known build. Such records may be made later. The
+    claim stays if a reason was known before the run why the origin could never be proven: that of a
+    base image taken by its tag, for example.
     """
     claims = []
     for claim_verdict in run.verdict.claims:
+        # `unproven`: why a claim cannot be measured, where that is known beforehand.
         was_known_before = bool(claim_verdict.claim.unproven)
         if gate.is_unproven_origin(claim_verdict) and not was_known_before:
             continue

@@ -73,8 +73,9 @@ class ImageVersion:
     def of(cls, labels: Mapping[str, str], created: str, platform: str = "") -> Self | None:
         """Return the version of an image with these labels; None if it is no image of ours.
 
-        Labels or a date that cannot be read also give None. The default platform is linux/amd64.
-        `created` is the image's date, as ISO 8601 writes it.
+        A label `torch` or a date that cannot be read also gives None; the label with the image's
+        name may be missing. The default platform is linux/amd64. `created` is the image's date, as
+        ISO 8601 writes it.
         """
         try:
             torch = labels[f"{LABELS}.torch"]
@@ -96,8 +97,9 @@ class ImageVersion:
     ) -> Self:
         """Return the version of an image with these labels.
 
-        Raises UserError for an image without our labels, and for labels or a date that cannot be
-        read. `where` names the image in the message. The other arguments are those of `of`.
+        `created` is the image's date (ISO 8601), `where` names the image in the error message. An
+        empty platform stands for linux/amd64. Raises UserError for an image without our labels, and
+        for labels or a date that cannot be read.
         """
         version = cls.of(labels, created, platform)
         if version is None or not version.name:
@@ -170,10 +172,12 @@ def plan(
 ) -> list[TagChange]:
     """Decide for each tag of an image or index what shall happen to it. Nothing changes yet.
 
-    The table at the top of this module has the rules. `versions` has the image, or each image of
-    the index. `alias_refusal` is the reason why the gate for aliases is closed; empty if it is
-    open. `drop_platforms` says whether a NAME may lose a platform. `absent` has the reasons why
-    images for other platforms are missing.
+    The table at the top of this module has the rules. `manifest` is what the tags shall name: the
+    image, or the index of images for several platforms. `versions` has the image, or each image of
+    the index. `tags` says of which kind each tag is: IMMUTABLE (with a date), NAME or ALIAS
+    (`latest`). `alias_refusal` is the reason why aliases must not move; empty if they may.
+    `drop_platforms` says whether a NAME may lose a platform. `absent` has the reasons why images
+    for other platforms are missing.
     """
     changes = []
     for tag, kind in tags.items():
@@ -186,6 +190,7 @@ def plan(
         elif before and names_other:
             refusal = find_refusal(target, before, versions, tag, kind, drop_platforms, absent)
 
+        # A refused alias stays where it is (LEAVE); any other refused tag ends the publication.
         if refusal:
             action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
         elif before is None:
@@ -219,9 +224,12 @@ def find_refusal(
 ) -> Refusal | None:
     """Return why a tag must not move from the manifest `before` to new images; None if it may.
 
-    `new` has the new image, or each image of a new index. `drop_platforms` says whether a NAME may
-    lose a platform. `absent` has the reasons why images for other platforms are missing.
+    `new` has the new image, or each image of a new index: a list of images for several platforms.
+    Tags are of a kind: IMMUTABLE (with a date), NAME or ALIAS (`latest`). `drop_platforms` says
+    whether a NAME may lose a platform. `absent` has the reasons why images for other platforms are
+    missing, for the message.
     """
+    # The images that the tag names now, or a sentence why they cannot be compared.
     old = load_versions(target, before)
     if isinstance(old, str):
         then = (
@@ -234,7 +242,7 @@ def find_refusal(
     if step_back:
         return refuse_step_back(tag, step_back)
 
-    # Another manifest with the same name, day and twelve digits.
+    # The tag has a name, a day and twelve digits of a digest, and yet it names another manifest.
     if kind is TagKind.IMMUTABLE:
         reason = (
             f"{tag} names another image already ({before.digest[:19]}), and a tag with a date is "
@@ -264,7 +272,8 @@ def find_refusal(
 def refuse_step_back(tag: str, step_back: StepBack) -> Refusal:
     """Return why a tag must not move from its image to an older one, and what to do.
 
-    `step_back` has both. An image is older by its torch, or else by its date.
+    `step_back` has both images: the published one and the older one that would replace it. An
+    image is older by its torch version or, if that is the same, by its date.
     """
     published, replacement = step_back
     reason = (
@@ -288,8 +297,8 @@ def refuse_step_back(tag: str, step_back: StepBack) -> Refusal:
 def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion] | str:
     """Return the version of the image that a manifest names, or of each image of an index.
 
-    If one of these images is missing or is not ours, return why nothing of ours may replace what
-    the manifest names.
+    If they cannot be compared with new images, return a sentence with the reason instead: one is
+    missing, one has no labels of ours, or the index is empty.
     """
     manifests: list[Manifest | None] = [manifest]
     if manifest.is_index:
@@ -310,8 +319,10 @@ def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion] | 
 def find_step_back(old: Sequence[ImageVersion], new: Sequence[ImageVersion]) -> StepBack | None:
     """Return the first image of `old` that an older image would replace, together with that one.
 
-    Return None if there is none. An image replaces the one for the same platform. If `old` and
-    `new` have no platform in common, the newest image of `new` replaces the newest one of `old`.
+    `old` has what a tag names now, `new` what it shall name: the image, or each image of an index.
+    None if no image would be replaced by an older one. An image replaces the one for the same
+    platform. If `old` and `new` have no platform in common, the newest image of `new` replaces the
+    newest one of `old`. Raises ValueError if one of them is empty.
     """
     new_by_platform = {version.platform: version for version in new}
     replacements = []
@@ -324,6 +335,7 @@ def find_step_back(old: Sequence[ImageVersion], new: Sequence[ImageVersion]) -> 
         replacements = [StepBack(newest_old, newest_new)]
 
     for pair in replacements:
+        # `rank` orders by torch version, then by date.
         if pair.published.rank > pair.replacement.rank:
             return pair
     return None
@@ -347,8 +359,8 @@ def move(target: Registry, changes: Sequence[TagChange]) -> None:
     """Move tags as planned: all of them, or none.
 
     An interrupt (Ctrl-C) waits for the request under way, because nobody could tell its effect, and
-    then puts back what moved. Raises UserError with every change that is refused, or with the
-    reason why moving failed.
+    then puts back what moved. Raises UserError with every change that is refused (then nothing
+    moves), or with the reason why moving failed.
     """
     require_allowed(target, changes)
     stop = threading.Event()
@@ -408,8 +420,8 @@ def move_or_restore(target: Registry, changes: Sequence[TagChange], stop: thread
 def require_unchanged(target: Registry, change: TagChange) -> None:
     """Raise UserError if another machine moved a tag since its change was planned.
 
-    Signing with cosign takes seconds in between. It is no error if the tag is gone, or if it names
-    the new image already.
+    That may be seconds ago: images are signed in between. It is no error if the tag is gone, or if
+    it names the new image already.
     """
     current = target.find(change.tag)
     if current is None:
@@ -425,7 +437,7 @@ def restore(target: Registry, change: TagChange) -> bool:
     """Let a tag name again what it named before. Return whether it is back.
 
     A tag that never moved, or that somebody else moved on, counts as back. So does a new tag that
-    could be deleted.
+    could be deleted. False if the registry refuses or does not answer.
     """
     try:
         current = target.find(change.tag)

@@ -44,9 +44,10 @@ def verify(
 ) -> tuple[str, list[Check]]:
     """Check an image or index in a registry. Return `HOST/NAME@sha256:...` of it, and the results.
 
-    With a public key, only statements count that it signed. Without one, the signature is UNPROVEN,
-    unless `unsigned` says that it need not be checked. Raises UserError if there is no such image
-    or no access.
+    A check that fails is a result, not an exception. `policy` says what the matrix requires of a
+    published image. `key` names a public key of cosign: only what it signed counts. Without one
+    (empty), all attached statements count, and the signature is UNPROVEN, unless `unsigned` says
+    that it need not be checked. Raises UserError if there is no such image or key, or no access.
     """
     if key:
         signing.require_key(key)
@@ -75,8 +76,9 @@ def check_image(
 ) -> list[Check]:
     """Check the signatures and statements of an image, and whether they open the gate.
 
-    The arguments are those of `verify`. If the key signed all that is needed, only what it signed
-    is checked further; otherwise, everything that is attached.
+    The gate is what `policy` requires to have passed. `key` names a public key; empty: no signature
+    is checked, which is UNPROVEN unless `unsigned` allows it. If the key signed all that is needed,
+    only what it signed is checked further; otherwise, everything that is attached.
     """
     results = []
     if key:
@@ -91,7 +93,7 @@ def check_image(
 
 
 def check_signatures(image: PublishedImage, key: str) -> tuple[Check, PublishedImage]:
-    """Check that a public key signed a statement of each type.
+    """Check that a public key signed a statement of each type: test result, provenance and SBOM.
 
     Return the result and, if it is PASS, the image without statements that the key did not sign;
     otherwise the image as it is.
@@ -118,8 +120,10 @@ def check_signatures(image: PublishedImage, key: str) -> tuple[Check, PublishedI
 def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
     """Check that the attached validation runs passed the tiers that the policy requires.
 
-    Without a matrix, the runs are judged by the claims in their own evidence, for which a key must
-    vouch: without one (empty), the result is UNPROVEN instead of PASS.
+    A tier is a group of claims, such as `cpu` or `gpu`. The runs are judged by the claims that the
+    matrix makes today. Where there is no matrix, they are judged by the claims in their own
+    evidence, for which a public key must vouch: without one (empty), the result is UNPROVEN instead
+    of PASS.
     """
     subject = f"gate {','.join(policy.gate)}"
     try:
@@ -137,6 +141,7 @@ def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
             reason = "no matrix.yaml is here, and no key stands for the claims of the attestation"
             return Check(subject=subject, status=Status.UNPROVEN, reason=reason)
     passed = f"judged by {judged_by}"
+    # The publisher's reason to publish although nobody can say where the layers come from.
     if exception:
         passed += f"; the origin of its layers is UNPROVEN, by an exception: {exception}"
     return Check.of(subject, refusals, passed=passed)
@@ -152,8 +157,10 @@ def check_tag(
 ) -> Check:
     """Check whether a tag should name the manifest that it names.
 
-    The arguments are those of `find_tag_faults`. Without a matrix, only a signature shows which
-    aliases an image has: then the result is UNPROVEN without a key (empty).
+    `images` is the image of this manifest, or the images of the index, linux/amd64 first. With a
+    public key, the key must have signed the tag. Without a matrix, only a signature shows which
+    aliases an image has: then the result is UNPROVEN without a key (empty). Raises UserError where
+    cosign or the registry fails.
     """
     faults = find_tag_faults(source, tag, manifest, images, policy, key)
     if policy.without_matrix and not key and not faults:
@@ -192,6 +199,7 @@ def find_tag_faults(
     # Without a matrix, the image's aliases are unknown: any other tag may be one, and only the
     # signature below shows whether it is.
     may_be_alias = policy.without_matrix
+    # `sha256:` and twelve digits are enough for a message.
     short = manifest.digest[:19]
     if tag not in own_tags and not may_be_alias:
         return [f"{tag} names {name} ({short}), whose tags are {listed(own_tags, limit=5)}"]
@@ -214,7 +222,9 @@ def find_tag_faults(
 def require_publishable(image: PublishedImage, policy: ReleasePolicy, key: str) -> PublishedImage:
     """Return the image without untrusted statements. Raise UserError if `verify` would not pass it.
 
-    With a public key, only statements that it signed are trusted; without one (empty), all are.
+    With a public key, only statements that it signed are trusted; without one (empty), all are. The
+    trusted statements must be true of the image, and the validation runs among them must have
+    passed all that `policy` requires.
     """
     trusted = attachments.drop_untrusted(image, key)
     if key and not trusted.statements:
@@ -225,7 +235,8 @@ def require_publishable(image: PublishedImage, policy: ReleasePolicy, key: str) 
         )
         raise failed(image.reference, cause, then)
 
-    # A signature shows who stated something, not that it is true of this image.
+    # A signature shows who stated something, not that it is true of this image: compare the
+    # statements with the image, then the validation runs with the policy.
     require_sound(trusted)
     policy.require_open(
         image.reference,
@@ -237,7 +248,11 @@ def require_publishable(image: PublishedImage, policy: ReleasePolicy, key: str) 
 
 
 def require_sound(image: PublishedImage) -> None:
-    """Raise UserError with every check of the attached statements that does not pass."""
+    """Raise UserError with every check of the attached statements that does not pass.
+
+    The statements are test results, provenance and SBOM: `check_statements` says how they are
+    checked.
+    """
     remove = f"`cosign clean --type attestation {image.reference}`"
     then = (
         f"remove the attestations that others attached ({remove}) and publish the image anew; or "
@@ -258,8 +273,9 @@ def require_sound(image: PublishedImage) -> None:
 def check_statements(image: PublishedImage) -> tuple[Check, ...]:
     """Check the statements attached to an image against the image and its labels.
 
-    Without a statement of each type, or with a test result that cannot be used, nothing else is
-    checked. Whether the labels themselves are true is a claim of the validation (`image/labels`).
+    Returns a result for each step: whether there is a statement of each type, then the test
+    results, SBOMs and provenances. The first two steps end the checks if they fail. Whether the
+    labels themselves are true is a claim of the validation (`image/labels`).
     """
     missing = []
     counts = []
@@ -300,10 +316,12 @@ def check_statements(image: PublishedImage) -> tuple[Check, ...]:
 def find_statement_faults(image: PublishedImage, predicate_type: str) -> list[str]:
     """Return where the SBOMs or provenances of an image contradict its digest or its labels.
 
-    `predicate_type` is CYCLONEDX or PROVENANCE. A statement that cannot be read is a fault, too.
+    `predicate_type` is CYCLONEDX or PROVENANCE: which of the two to look at. A statement that
+    cannot be read is a fault, too. Empty if there is no fault.
     """
     faults: list[str] = []
     for statement in image.statements_of(predicate_type):
+        # `subjects` are the digests of the images that a statement says it is about.
         if image.manifest.digest not in statement.subjects:
             subjects = ", ".join(sorted(statement.subjects))
             faults.append(f"is of {subjects}, the image is {image.manifest.digest}")
@@ -319,10 +337,12 @@ def find_statement_faults(image: PublishedImage, predicate_type: str) -> list[st
 
 
 def find_sbom_faults(predicate: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
-    """Return the packages in the label `pins` that an SBOM lacks or has in another version.
+    """Return a sentence for each package in the label `pins` that an SBOM contradicts.
 
-    Raises one of `statements.UNREADABLE` for an SBOM of another form.
+    That is a package that the SBOM (`predicate`, in CycloneDX's form) lacks or has in another
+    version. Raises one of `statements.UNREADABLE` for an SBOM of another form.
     """
+    # The label is a JSON object: package -> version.
     pins = dict(json.loads(labels.get(f"{LABELS}.pins") or "{}"))
     versions = sbom.read_versions(predicate)
     faults = []
@@ -336,9 +356,11 @@ def find_sbom_faults(predicate: Mapping[str, Any], labels: Mapping[str, str]) ->
 def find_provenance_faults(predicate: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
     """Return where a provenance names another matrix revision or base image than the labels do.
 
-    Raises one of `statements.UNREADABLE` for a provenance of another form.
+    `predicate` is the content of the provenance (SLSA). Raises one of `statements.UNREADABLE` if it
+    has another form.
     """
     faults = []
+    # `read_labels` gives the last part of each label's name and the value that it should have.
     for key, value in provenance.read_labels(predicate).items():
         label = labels.get(f"{LABELS}.{key}", "")
         if value != label:
@@ -352,8 +374,8 @@ def find_provenance_faults(predicate: Mapping[str, Any], labels: Mapping[str, st
 def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
     """Check an index against the images that it lists, which come in the same order.
 
-    It must list one image for each platform, all from one row of the matrix, and one of them for
-    linux/amd64.
+    An index is the manifest that lists an image for each of several platforms. It must list one
+    for each, all from one row of the matrix, and one of them for linux/amd64.
     """
     platforms = [entry.platform for entry in manifest.manifests]
     faults = []

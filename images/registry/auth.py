@@ -97,9 +97,10 @@ class Login:
     def answer(self, challenge: str, refused: str) -> bool:
         """Log in as the registry asks, and return whether to send the refused request again.
 
-        `challenge` is the `WWW-Authenticate` header of the registry's answer, and `refused` the
-        `Authorization` header of the request that it refused; empty if it had none. Raises
-        RegistryError, and whatever requests raises.
+        False if there is no login, or none but the refused one. `challenge` is the
+        `WWW-Authenticate` header of the registry's answer, and `refused` the `Authorization` header
+        of the request that it refused; empty if it had none. Raises RegistryError, and whatever
+        requests raises.
         """
         authorization = self._authorization_for(challenge)
         # The same login would be refused again. (Compare with what was sent: `self.authorization`
@@ -112,8 +113,8 @@ class Login:
     def _authorization_for(self, challenge: str) -> str:
         """Return the `Authorization` header that answers a challenge of the registry.
 
-        Empty if there is no login for it, or for an unknown kind of challenge. Raises
-        RegistryError.
+        `challenge` is its header `WWW-Authenticate`. Empty if there is no login for it, or for an
+        unknown kind of challenge. Raises RegistryError if no token could be fetched.
         """
         # A challenge reads `Bearer realm="https://...",service="...",scope="..."`.
         scheme, _, text = challenge.partition(" ")
@@ -131,9 +132,10 @@ class Login:
     def _fetch_token(self, challenge: Mapping[str, str], credentials: Credentials | None) -> str:
         """Return a token from the server that a bearer challenge names as its `realm`.
 
-        `challenge` has the parameters of the challenge. Without credentials, the token is for
-        anonymous access. Raises RegistryError, also before any credentials would be sent without
-        encryption.
+        `challenge` has the parameters of the challenge: `realm`, `service` and `scope`. Without
+        credentials, the token is for anonymous access. Empty if the server's answer has no token.
+        Raises RegistryError if the server refuses, or if the realm is not encrypted: then nothing
+        is sent.
         """
         realm = challenge.get("realm", "")
         if urlsplit(realm).scheme != "https" and not is_loopback(urlsplit(realm).netloc):
@@ -166,7 +168,8 @@ class Login:
     def _scopes(self, challenge: Mapping[str, str]) -> list[str]:
         """Return what a token shall allow: `repository:NAME:pull,push` and so on.
 
-        The right to delete is only asked for if the registry's challenge names it.
+        That is to write to our repository, and to read the others. The right to delete is only
+        asked for if the registry's challenge names it, in its parameter `scope`.
         """
         own = f"repository:{self._repository.name}"
         scopes = [f"{own}:pull,push"]

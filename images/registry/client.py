@@ -106,7 +106,10 @@ class Registry:
         self._session.close()
 
     def _find_scheme(self) -> str:
-        """Return `https`; or `http`, as Docker does, for a registry on this machine without TLS."""
+        """Return `https`; or `http`, as Docker does, for a registry on this machine without TLS.
+
+        A request to a registry on this machine shows whether it speaks https.
+        """
         host = self.repository.host
         if not is_loopback(host):
             return "https"
@@ -126,7 +129,8 @@ class Registry:
     def find(self, identifier: str) -> Manifest | None:
         """Return the manifest that a tag or digest names; None where there is none.
 
-        Raises RegistryError, also if the manifest is too large or does not match its digest.
+        Raises RegistryError if the registry fails or refuses, and if the manifest is too large or
+        does not match its digest.
         """
         accept = {"Accept": ", ".join(MANIFEST_TYPES)}
         try:
@@ -174,7 +178,8 @@ class Registry:
     def delete_tag(self, tag: str) -> bool:
         """Delete a tag, but not its manifest. Return whether the tag is gone.
 
-        Many registries cannot do this. Raises RegistryError for every other failure.
+        False if the registry cannot delete tags, as many can't. Raises RegistryError for every
+        other failure.
         """
         try:
             self._request("DELETE", f"manifests/{tag}", missing_ok=True)
@@ -186,7 +191,10 @@ class Registry:
         return self.find(tag) is None
 
     def tags(self) -> tuple[str, ...]:
-        """Return every tag of the repository. Raises RegistryError, also if it does not exist."""
+        """Return every tag of the repository.
+
+        Raises RegistryError if the registry fails or refuses, or if there is no such repository.
+        """
         tags: list[str] = []
         # Registries split long lists into pages: each answer links to the next one.
         url = "tags/list?n=1000"
@@ -201,10 +209,10 @@ class Registry:
     # --- blobs ---
 
     def blob(self, descriptor: Descriptor) -> bytes:
-        """Return a blob's content, after comparing it with its digest.
+        """Return the content of a blob (a configuration, say), after comparing it with its digest.
 
-        Raises RegistryError, also for a blob of more than 256 MiB or of another size than
-        described.
+        `descriptor` has its digest and size. Raises RegistryError if the registry fails or has no
+        such blob, and for a blob of more than 256 MiB or of another size than described.
         """
         digest, size = descriptor.digest, descriptor.size
         if size > _LARGEST_BLOB:
@@ -217,7 +225,7 @@ class Registry:
         return content
 
     def has_blob(self, digest: str, size: int | None = None) -> bool:
-        """Return whether the registry has a blob.
+        """Return whether the registry has a blob (a layer or another file of an image).
 
         Raises RegistryError if the blob there has another size than `size`: it is damaged, by a
         power failure, say, and registries take no second copy of what they have. By default (None),
@@ -251,7 +259,8 @@ class Registry:
         """Link a blob from another repository of this registry, without sending it.
 
         Returns whether the repository has the blob now; False if the registry does not link it.
-        Raises RegistryError, also if the blob has another size than `size`.
+        Raises RegistryError if the registry fails, or if the blob there has another size than
+        `size` (None: any size will do).
         """
         if self.has_blob(digest, size):
             return True
@@ -277,8 +286,9 @@ class Registry:
     def put_stream(self, digest: str, size: int, chunks: Chunks) -> None:
         """Store a blob of any size, unless the registry has it.
 
-        A failed upload is repeated from its beginning. Raises RegistryError, also for a damaged
-        copy in the registry; Stopped; and whatever `chunks` raises.
+        `chunks` is a function that yields the content; it is called for each attempt, since a
+        failed upload is repeated from its beginning. Raises RegistryError, also for a damaged copy
+        in the registry; Stopped, if `stopping` was set; and whatever `chunks` raises.
         """
         self._repeat(partial(self._upload, digest, size, chunks))
         # docker-registry keeps a damaged copy that it had, and still reports success: compare
@@ -288,8 +298,9 @@ class Registry:
     def _upload(self, digest: str, size: int, chunks: Chunks) -> None:
         """Upload a blob, once, unless the registry has it. Raises RegistryError.
 
-        POST opens a session, one PATCH sends the whole content, as Docker's own client does, and
-        PUT closes the session with the digest.
+        `chunks` is a function that yields the content of `size` bytes. POST opens a session, one
+        PATCH sends the whole content, as Docker's own client does, and PUT closes the session with
+        the digest.
         """
         if self.has_blob(digest, size):
             return
@@ -309,7 +320,8 @@ class Registry:
     def _start_upload(self, query: str = "") -> str:
         """Open an upload session. Return the URL to send the blob to.
 
-        Empty if the query asked to link a blob and the registry did: then nothing need be sent.
+        `query` is the end of the request's URL: `?mount=DIGEST&from=NAME` asks to link a blob from
+        another repository. The result is empty if the registry did so: then nothing need be sent.
         """
         answer = self._send("POST", f"blobs/uploads/{query}", headers={"Content-Length": "0"})
         if answer.status_code == requests.codes.created:
@@ -346,9 +358,11 @@ class Registry:
     def _request(
         self, method: str, path: str, *, missing_ok: bool = False, **more: Any
     ) -> requests.Response | None:
-        """Send a request, again after transient errors. See `_send` for the other arguments.
+        """Send a request, and repeat it after errors that may pass. Return the registry's answer.
 
-        With `missing_ok`, returns None for the status 404. Raises RegistryError.
+        `path` is below the repository's URL, or a whole URL. `more` has options of requests. With
+        `missing_ok`, returns None for the status 404. Raises RegistryError for every other status
+        that is not OK, and if no answer comes.
         """
         try:
             return self._repeat(lambda: self._send(method, path, **more))
@@ -372,8 +386,9 @@ class Registry:
     ) -> tuple[Mapping[str, str], bytes]:
         """Read a document of the registry, without another attempt: headers and content.
 
-        Reading stops soon after `limit` bytes, so a longer content shows that it is too large.
-        Raises TransientError if the connection breaks.
+        `path` is below the repository's URL. Reading stops soon after `limit` bytes: a content that
+        is longer than the limit may be cut off. Raises TransientError if the connection breaks, and
+        RegistryError if the registry refuses.
         """
         content = bytearray()
         with self._send("GET", path, headers=headers, stream=True) as answer:
@@ -398,7 +413,8 @@ class Registry:
         try:
             answer = self._send_with_login(method, url, more)
             if not answer.ok:
-                # Read the error's text here, where a broken connection is handled.
+                # Reading this property loads the error's text: here, where a broken connection is
+                # handled.
                 answer.content  # noqa: B018
         except requests.exceptions.RequestException as error:
             if _is_certificate(error):
@@ -431,8 +447,8 @@ class Registry:
     ) -> requests.Response:
         """Send one request, and once more if the registry answers 401 and a login helps.
 
-        Returns the last answer, whatever its status. Raises RegistryError where logging in fails,
-        and whatever requests raises.
+        `options` are those of requests. Returns the last answer, whatever its status. Raises
+        RegistryError where logging in fails, and whatever requests raises.
         """
         answer = self._send_once(method, url, options)
         if answer.status_code != requests.codes.unauthorized:
@@ -443,6 +459,7 @@ class Registry:
 
         challenge = answer.headers.get("WWW-Authenticate", "")
         refused = answer.request.headers.get("Authorization", "")
+        # False: there is no login for this challenge, or it is the one that was refused.
         if self._login.answer(challenge, refused):
             answer.close()
             answer = self._send_once(method, url, options)
@@ -451,8 +468,10 @@ class Registry:
     def _send_once(self, method: str, url: str, options: Mapping[str, Any]) -> requests.Response:
         """Send one request, with our login only if the URL is the registry's own.
 
-        Uploads and pages of lists may be on other hosts, which must not get it.
+        Uploads and pages of lists may be on other hosts, which must not get it. Returns the answer,
+        whatever its status.
         """
+        # `anonymous` keeps requests from sending a login of its own, from ~/.netrc.
         headers = dict(options.get("headers") or {})
         if self._login.authorization and self._is_own(url):
             headers["Authorization"] = self._login.authorization
@@ -500,7 +519,8 @@ class _Session(requests.Session):
     ) -> None:
         """Remove the login from a redirected request if it goes to another host.
 
-        requests calls this method for each redirect.
+        requests calls this method for each redirect: `response` is the answer that redirects, and
+        `prepared_request` the request that follows it.
         """
         request = response.request
         if not request.url or not prepared_request.url:

@@ -53,7 +53,10 @@ class Descriptor:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return this reference to a blob or manifest in the JSON form of a manifest (OCI)."""
+        """Return this reference to a blob or manifest in the JSON form of a manifest (OCI).
+
+        Annotations and platform are left out where they are empty.
+        """
         data: dict[str, Any] = {
             "mediaType": self.media_type,
             "digest": self.digest,
@@ -124,8 +127,8 @@ def platform_of(data: object) -> str:
 def image_manifest(config: Descriptor, layers: Sequence[Descriptor], created: str = "") -> Manifest:
     """Return the manifest of an image, whose layers come with the bottom one first.
 
-    `created` is the date to publish it with; empty: none. The same blobs and date give the same
-    bytes.
+    `config` and `layers` point to the blobs of its configuration and layers. `created` is the date
+    to publish it with; empty: none. The same arguments give the same bytes.
     """
     content: dict[str, Any] = {
         "config": config.as_json(),

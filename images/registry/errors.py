@@ -52,9 +52,11 @@ def problem(repository: Repository, cause: str, status: int = 0) -> Problem:
 def refusal(repository: Repository, answer: requests.Response, prefix: str = "") -> RegistryError:
     """Return the error for an HTTP answer that is not OK, with the registry's own message.
 
-    It is a TransientError if a later attempt may succeed. `prefix` is put before the message.
+    It is a TransientError if a later attempt may succeed. `prefix` is put before the message; it
+    says what failed, such as `no token: `.
     """
     status = answer.status_code
+    # Without a message of the registry, the words of HTTP for the status: `Not Found`.
     message = error_message(answer) or answer.reason or ""
     cause = f"{prefix}the registry says: HTTP {status} {message}".strip()
     if status not in _TRANSIENT:

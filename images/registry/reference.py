@@ -28,7 +28,11 @@ class Repository:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `ghcr.io/me/images` or `127.0.0.1:5000/staging`. Raises UserError."""
+        """Read `ghcr.io/me/images` or `127.0.0.1:5000/staging`.
+
+        Raises UserError for a text without a host (`me/images`) or with a malformed name.
+        """
+        # Two groups: `host`, up to the first slash, and `path`, the rest.
         match = _HOST.fullmatch(text)
         host = match["host"] if match else ""
         path = match["path"] if match else ""
@@ -58,9 +62,9 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `HOST/NAME:TAG` or `HOST/NAME@DIGEST`. Raises UserError if it has neither.
+        """Read `HOST/NAME:TAG` or `HOST/NAME@DIGEST`. A tag before a digest is ignored.
 
-        A tag before a digest is ignored.
+        Raises UserError for a text with neither tag nor digest, and for a malformed name.
         """
         name, at_sign, digest = text.partition("@")
         before_colon, colon, tag = name.rpartition(":")

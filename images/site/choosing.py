@@ -49,7 +49,8 @@ def gpu_tables(images: Sequence[ImageSummary], profiles: Sequence[str | None]) -
     """Return a table for each group of GPU models with the same answers, newest architecture first.
 
     Models differ by architecture, by the processor of their host, and by the images that passed on
-    them. `profiles`: the columns of each table; None stands for images without a profile.
+    them. `profiles`: training frameworks such as axolotl, the columns of each table; None stands
+    for images without one.
     """
     # (architecture, whether the host processor is ARM, images that passed) -> models.
     groups: dict[tuple[Arch, bool, tuple[str, ...]], list[str]] = {}
@@ -75,7 +76,8 @@ def _driver_rows(
 ) -> list[DriverAnswers]:
     """Return a GPU model's answers for each range of drivers, newest drivers first.
 
-    Neighbouring ranges with the same answers are merged.
+    An answer is the image to choose for each profile. Neighbouring ranges with the same answers are
+    merged. `arm`: whether the host processor is ARM. `profiles`: see `gpu_tables`.
     """
     # (oldest driver of a range, answers), oldest range first.
     ranges: list[tuple[str, Answers]] = []
@@ -129,8 +131,8 @@ def _answers(
 ) -> Answers:
     """Return the name of the best image for each profile on a machine; empty where none fits.
 
-    The profile None means images without a profile. If none of these fits, the answer also has the
-    reason.
+    `machine` has the GPU and the driver. The profile None means images without a profile. If none
+    of these fits, the answer also has the reason.
     """
     best_images = []
     why_none = ""
@@ -144,7 +146,7 @@ def _answers(
         best_images.append("")
         if profile is None:
             # The reason is that this driver does not run this GPU at all, or else what speaks
-            # against the nearest image.
+            # against the nearest image (`others` has the nearest first).
             reasons = list(chooser.wrong_for_gpu(machine))
             if not reasons and choice.others:
                 reasons = list(choice.others[0].reasons)

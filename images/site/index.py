@@ -94,7 +94,8 @@ class ImageRow(chooser.ImageSummary):
     def newest(self, tier: Tier, gpus: str = "") -> TierRun | None:
         """Return the newest run of a tier on these GPUs; None if there is none.
 
-        Runs of the image's current digest go first, however old they are.
+        Runs of the image's current digest go before those of older builds, however old they are.
+        `gpus`: `H100` or `2 x H200`; empty for the tiers without GPU.
         """
         runs = [run for run in self.runs if (run.tier, run.gpus) == (tier, gpus)]
         for run in runs:
@@ -106,7 +107,8 @@ class ImageRow(chooser.ImageSummary):
     def sentence(self) -> str:
         """Return what was validated of the current digest, as one sentence for its page.
 
-        It reads `Validated: static PASS, gpu on H100 PASS, oldest run on 2026-11-21.`
+        It reads `Validated: static PASS, gpu on H100 PASS, oldest run on 2026-11-21.` It also says
+        if no run was on a GPU, and in which versions the runs differ from today's pins (`drift`).
         """
         tiers = list(Tier)
         runs = deciding_runs(self.runs)

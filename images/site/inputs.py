@@ -84,7 +84,7 @@ def plan_images(inputs: SiteInputs) -> tuple[Planned, ...]:
     """Return every image of the site, accepted or refused, newest torch first.
 
     They are the images of the matrix, and images outside it that were validated: an image for one
-    GPU architecture, for example.
+    GPU architecture, for example. Accepted ones have an `image`, refused ones have `reasons`.
     """
     matrix_images = plan.plan(inputs.sources)
     names_in_matrix = {planned.name for planned in matrix_images}
@@ -100,7 +100,11 @@ def plan_images(inputs: SiteInputs) -> tuple[Planned, ...]:
 
 
 def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
-    """Return what index.json says of an accepted image."""
+    """Return what index.json says of an image that the matrix accepts.
+
+    That is how to get it, what was validated of it, and its packages. `inputs` has all that was
+    recorded and published.
+    """
     matrix = inputs.sources.matrix
     published = _find_published(name, inputs.published)
     pins = {pin.name: pin.version for pin in image.pins}
@@ -119,7 +123,8 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
         own_tags = published.tags
         drift = blocked = ""
     else:
-        # People build it. The runs may have measured other versions than today's pins.
+        # People build it. The runs may have measured other versions than today's pins: `drift` says
+        # which. `blocked` is the reason why it cannot be built, such as a missing lock.
         drift = records.describe_drift(_measured_packages(runs, digest), pins)
         blocked = inputs.blocked.get(image.lock_name, "")
         get = _build_command(name, image, is_blocked=bool(blocked))
@@ -175,7 +180,7 @@ def _image_size(runs: Sequence[Run], digest: str) -> int:
     """Return an image's unpacked size in bytes; 0 if no run recorded it.
 
     It is the size of this digest if a run recorded that, else of the newest build that was
-    measured.
+    measured. `runs`: of the image, newest first.
     """
     sizes = [run.size for run in runs if run.size]
     sizes_of_digest = [run.size for run in runs if run.size and run.digest == digest]
@@ -204,12 +209,14 @@ def _build_command(name: str, image: Image, *, is_blocked: bool) -> str:
 def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierRun]:
     """Yield what index.json says of each tier of a run.
 
-    A GPU tier is left out where the run had no GPU. `digest`: the image's current one; empty: never
-    built. `claims`: what the matrix claims of the image today.
+    A tier is a group of claims. Those that need a GPU are left out where the run had none.
+    `digest`: the image's current one; empty: never built. `claims`: what the matrix claims of the
+    image today.
     """
     for tier, tier_count in run.tiers.items():
         if tier in _GPU_TIERS and not run.gpus:
             continue
+        # `never_run`: how many of today's required claims the run did not judge.
         if run.claims:
             never_run = len(unjudged_claims((run,), tier, claims))
         else:
@@ -248,7 +255,8 @@ def unjudged_claims(runs: Sequence[Run], tier: Tier, claims: Sequence[Claim]) ->
 def describe_gpus(tier: Tier, names: Sequence[str]) -> str:
     """Return the GPUs of a tier's run: `H100` for tier gpu, `2 x H200` for tier multigpu.
 
-    Empty for tiers that need no GPU. `names`: as the driver has them, one for each GPU.
+    A tier is a group of claims. Empty for tiers that need no GPU. `names`: as the driver has them
+    (`NVIDIA H100 80GB HBM3`), one for each GPU.
     """
     if tier not in _GPU_TIERS:
         return ""
@@ -264,10 +272,11 @@ def _validation(
 ) -> tuple[Validation, date | None]:
     """Return whether an image is validated, and since when.
 
-    The day is that of its oldest tier of the gate; None if the image is not validated, or if the
-    runs of a tier have no date. `tier_runs`: of the image, newest first. `gate`: the tiers that
-    must pass.
+    It is FAILED, VALIDATED, PARTLY or NEVER. The day is that of its oldest tier of the gate; None
+    if the image is not validated, or if the runs of a tier have no date. `tier_runs`: of the image,
+    newest first. `gate`: the tiers (groups of claims) that must pass.
     """
+    # The newest run of each tier and GPU model, of the image as it is now.
     current_runs = deciding_runs(tier_runs)
     if any(run.verdict is Status.FAIL for run in current_runs):
         return Validation.FAILED, None
@@ -291,8 +300,8 @@ def _validation(
 def _shown_runs(tier_runs: Sequence[TierRun]) -> list[TierRun]:
     """Return the runs that an image's page shows, in their order: newest first.
 
-    They are the newest ones of each tier and GPU, and those that decide whether the image is
-    validated, however old they are.
+    They are the newest ones (_SHOWN_RUNS) of each tier and GPU model, and those that decide whether
+    the image is validated, however old they are. `tier_runs`: of the image, newest first.
     """
     decisive = deciding_runs(tier_runs)
     shown = []
@@ -307,7 +316,8 @@ def _shown_runs(tier_runs: Sequence[TierRun]) -> list[TierRun]:
 def _refused_rows(planned_images: Sequence[Planned], sources: Sources) -> Iterator[RefusedRow]:
     """Yield what index.json says of each image of matrix.yaml that the plan refuses.
 
-    Images outside the matrix are left out: nobody asked for them.
+    That is why, and which accepted images differ least. Images outside the matrix are left out:
+    nobody asked for them. `planned_images`: all images, accepted (they have an `image`) or refused.
     """
     names_in_matrix: set[ImageName] = set()
     for row in sources.matrix.images:

@@ -61,9 +61,10 @@ class _Site:
         return day is None or day < self.oldest_fresh
 
     def _render(self, template: str, path: str, **variables: Any) -> bytes:
-        """Return a page. `path`: of the page in the site. `variables`: what the template shows.
+        """Return a page as HTML, made of a template in templates/site/.
 
-        Links in a page are relative, so the site works in any folder of a server.
+        `path`: of the page in the site. `variables`: what the template shows, besides what all
+        pages share. Links in a page are relative, so the site works in any folder of a server.
         """
         path_to_root = "../" * path.count("/")
         page = self.jinja.get_template(template).render(
@@ -102,7 +103,8 @@ class _Site:
     def _totals(self) -> list[tuple[int, str]]:
         """Return how many images are validated, stale, failed and so on, as (number, words).
 
-        They stand at the top of the matrix page.
+        They stand at the top of the page with the table of all images. A run is stale once it is
+        older than some days.
         """
         images = self.index.images
         counts = Counter(image.validation for image in images)
@@ -123,7 +125,8 @@ class _Site:
     def _fresh_breakages(self) -> list[BreakageLine]:
         """Return the breakages that nightly runs reported and that are not stale, newest first.
 
-        A breakage that was reported several times is returned once, as it was reported last.
+        A breakage is a set of new package versions that makes an image fail. One that was reported
+        several times is returned once, as it was reported last.
         """
         breakages: dict[str, BreakageLine] = {}
         for line in reversed(self.inputs.nightly):
@@ -132,9 +135,13 @@ class _Site:
         return list(breakages.values())
 
     def choose_page(self) -> bytes:
-        """Return the page with the image to choose for each GPU model, driver and profile."""
+        """Return the HTML page with the image to choose for each GPU model, driver and profile.
+
+        A profile is the training framework in an image, such as axolotl. The page also has the
+        oldest driver for each major version of CUDA.
+        """
         names = {image.profile for image in self.index.images if image.profile}
-        # The first column is for images without a profile.
+        # A column of the tables for each profile. The first one is for images without a profile.
         profiles = [None, *sorted(names)]
         minimum_drivers = []
         for major, minimum in self.inputs.sources.facts.minimum_drivers.items():
@@ -181,10 +188,13 @@ class _Site:
         )
 
     def _nightly_lines(self, name: str) -> tuple[list[JobLine], list[BreakageLine]]:
-        """Return what nightly runs recorded of an image.
+        """Return what nightly runs recorded of an image: its jobs, then its breakages.
 
-        That is the newest line of its control and of its canary, and its breakages, newest first.
+        The jobs are the newest build with the locked versions (control) and the newest one with the
+        latest versions (canary), as far as there are any. A breakage names the new versions that
+        made an image fail; the newest comes first.
         """
+        # The lines come oldest first. `setdefault` keeps the first that it gets: the newest.
         newest_jobs: dict[Job, JobLine] = {}
         breakages: list[BreakageLine] = []
         for line in reversed(self.inputs.nightly):
@@ -203,8 +213,9 @@ def _gaps(
 ) -> Iterator[str]:
     """Yield a sentence for each thing that no run of an image's current digest validated.
 
-    `runs` are those of the current digest, `claims` what the matrix claims of the image today. An
-    image without any run has no gaps: its page says that it was never validated.
+    `row` is what index.json says of the image. `gate` has the tiers (groups of claims) that must
+    pass. `runs` are those of the current digest, `claims` what the matrix claims of the image
+    today. An image without any run has no gaps: its page says that it was never validated.
     """
     # Tiers of the gate. `row.runs` has runs of older digests, too.
     current_runs = [run for run in row.runs if run.current]
@@ -231,7 +242,8 @@ def _gaps(
 def _open_claims(runs: Sequence[Run]) -> list[ClaimRow]:
     """Return the claims that are not PASS in the newest run that judged them.
 
-    Claims that do not apply to the image are left out. `runs`: newest first.
+    A claim is one check of the image, known by its check, subject and tier. Claims that do not
+    apply to the image are left out. `runs`: of one image, newest first.
     """
     newest: dict[tuple[str, str, Tier], ClaimRow] = {}
     for run in runs:

@@ -83,9 +83,10 @@ class RunLine(Row):
     """The evidence is in `evidence/ID.json.xz`, so that the run can be judged again."""
 
     def rows(self) -> Iterator[ClaimRow]:
-        """Yield every claim of the run. Claims that are FAIL, KNOWN or UNPROVEN have a reason.
+        """Yield every claim (check) of the run, with its verdict.
 
-        Of the others, a line records only name and verdict: they are returned as required ones.
+        Claims that are FAIL, KNOWN or UNPROVEN have a reason. Of the others, a line records only
+        name, tier and verdict: they are returned as required ones.
         """
         findings = {(row.tier, row.key): row for row in self.findings}
         for tier, keys_by_verdict in self.claims.items():
@@ -122,7 +123,8 @@ def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
 def gpu_runs(lines: Iterable[RunLine], image: str) -> list[RunLine]:
     """Return the runs of an image's gpu tier, newest first. Experiments are left out.
 
-    `image`: the image's name; the runs may be of any build of it.
+    The gpu tier is the group of claims that need one GPU. `image`: the image's name; the runs may
+    be of any build of it. Experiments are images that were broken on purpose or are not ours.
     """
     runs = []
     for line in lines:
@@ -162,14 +164,15 @@ def describe_drift(packages: Mapping[str, str], pins: Mapping[str, str]) -> str:
 
 
 def drift_by_run(runs: Iterable[RunLine], pins: Mapping[str, str]) -> dict[str, str]:
-    """Return how each run's packages differ from today's pins: ID of the run -> describe_drift().
+    """Return how each run's packages differ from today's pins: ID of the run -> a phrase.
 
-    `runs`: of one image, newest first.
+    It reads `transformers 4.57.6 where the pin is 4.50.3 now`, and is empty where nothing differs.
+    `runs`: of one image, newest first. `pins`: package -> version.
     """
     drifts = {}
     newest_drift = ""
     for run in runs:
-        # A run without packages is taken to have had those of the next newer one.
+        # A run that recorded no packages is taken to have had those of the next newer one.
         if run.packages:
             newest_drift = describe_drift(run.packages, pins)
         drifts[run.id] = newest_drift
@@ -177,14 +180,16 @@ def drift_by_run(runs: Iterable[RunLine], pins: Mapping[str, str]) -> dict[str, 
 
 
 def gpu_sentence(runs: Sequence[RunLine], drifts: Mapping[str, str]) -> str:
-    """Return a sentence about the first of these runs, for a user who has not built the image yet.
+    """Return a sentence about the newest of these runs, for a user who has not built the image yet.
 
-    `runs`: of the image's gpu tier. `drifts`: ID of a run -> how its packages differ from the pins.
+    `runs`: of the image's gpu tier (the claims that need a GPU), newest first. `drifts`: ID of a
+    run -> how its packages differ from today's pins; empty or missing: they do not.
     """
     if not runs:
         return "No run of its gpu tier is recorded."
     run = runs[0]
-    # `PASS on NVIDIA H100, 2026-11-25 (30 claims, with DRIFT, image ID 0123...; ...)`
+    # The sentence reads `Its gpu tier: PASS on NVIDIA H100, 2026-11-25 (30 claims, with
+    # transformers 4.57.6 where the pin is 4.50.3 now, image ID 0123...; ...).`
     drift = drifts.get(run.id)
     with_drift = f", with {drift}" if drift else ""
     image_id = run.digest.removeprefix("sha256:")[:12]
@@ -223,9 +228,10 @@ def compare_build(
 def _difference_from_runs(runs: Sequence[RunLine], payload: Mapping[str, str]) -> str:
     """Return a sentence on how a build differs from the newest run whose payload is recorded.
 
-    A payload is name -> digest, of layers and settings. Where those of the build or of every run
-    are not known, the sentence says so, and names the newest run. `payload`: of the build; empty:
-    not known. `runs`: at least one, newest first.
+    A payload is what an image has: name -> digest, of its layers and settings. Where that of the
+    build or of every run is not known, the sentence says so. `payload`: of the build; empty: not
+    known. `runs`: recorded runs of the image on GPUs, at least one, newest first. Raises IndexError
+    if there is none.
     """
     runs_with_payload = [run for run in runs if run.payload]
     run = runs_with_payload[0] if runs_with_payload else runs[0]
@@ -274,13 +280,15 @@ def make_run_line(
 ) -> RunLine:
     """Return the line of runs.jsonl for a run that was judged.
 
-    The line's ID is `IMAGE/WHERE`: `where` is a word for the machine (`h200`) or for the fault that
-    was planted. `size` is the image's, in bytes; 0: as the run measured it, if it did.
-    `experiment`, `kept`: see RunLine. Raises UserError for a `where` with characters that an ID may
-    not have.
+    `evidence` is what was measured, `verdict` the result for each claim. The line's ID is
+    `IMAGE/WHERE`: `where` is a word for the machine (`h200`) or for the fault that was planted.
+    `size` is the image's, in bytes; 0: as the run measured it, if it did. `experiment`: the image
+    was broken on purpose, or is none of the matrix. `kept`: the evidence is stored beside the line.
+    Raises UserError for a `where` with characters that an ID may not have.
     """
     gpus = evidence.host.get("gpus") or ()
     rows = claim_rows(verdict)
+    # Tier -> verdict -> names of claims (`CHECK/SUBJECT`).
     keys: dict[Tier, dict[Status, list[str]]] = {}
     for row in rows:
         keys.setdefault(row.tier, {}).setdefault(row.verdict, []).append(row.key)

@@ -108,7 +108,8 @@ def _run_of_record(line: RunLine, source: str) -> Run:
 def nightly_runs(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Run]:
     """Yield the runs of the nightly control jobs that judged an image.
 
-    Canary jobs are left out: they build with other versions than the image that people get.
+    Control jobs build it with its locked versions. Canary jobs are left out: they build with the
+    newest versions, so with others than the image that people get. So are lines about breakages.
     """
     for line in lines:
         if not isinstance(line, JobLine) or line.job is not Job.CONTROL:
@@ -136,9 +137,11 @@ def load_published(
 ) -> PublishedRuns:
     """Read the tags of these images from a registry, and the runs that are attested there.
 
-    Images without a tag are left out. With `key`, a public key, only attestations that it signed
-    count; how many others were ignored is reported. Without a key (empty) all of them count. Raises
-    UserError if the registry refuses access, or an attestation contradicts its evidence or its tag.
+    An attestation holds validation runs of an image, and is attached to it. An image's name is also
+    its tag; images without one are left out. With `key`, a public key, only attestations that it
+    signed count; how many others were ignored is reported. Without a key (empty) all of them count.
+    Raises UserError if the registry refuses access, or an attestation contradicts its evidence or
+    its tag.
     """
     existing_tags = set(registry.tags())
     published = PublishedRuns([], [])
@@ -164,7 +167,7 @@ def _describe_published(
 ) -> Published:
     """Return what a registry has of an image: its tags, digest and size.
 
-    `name` is the image's, and also a tag of it. `existing_tags` are all tags of the registry.
+    `name` is the image's, and also a tag of it. `existing_tags` are all tags of its repository.
     """
     tags = [name]
     # The dated tag of this very build, which never moves, may be there, too. An image with
@@ -184,9 +187,10 @@ def _describe_published(
 
 
 def _attested_runs(name: str, image: PublishedImage) -> Iterator[Run]:
-    """Yield the runs that the attestations of a published image record.
+    """Yield the validation runs that are attached to a published image, as its attestations.
 
-    Raises UserError for an attestation that is about another image than the tag `name` says.
+    `name` is the image's, and the tag that names it. Raises UserError for an attestation that is
+    about another image or contradicts its evidence.
     """
     for number, attestation in enumerate(image.attestations, 1):
         verdict = attestation.verdict

@@ -34,8 +34,9 @@ def _runs_programs(claim: Claim) -> bool:
 def find_broken(claims: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
     """Return why no program of an image should be started: name of a claim -> reason.
 
-    Claims about its files decide that (ADMISSION); `evidence` has what was measured of the files.
-    If all of them hold, the result is empty.
+    A claim is a statement that the image must fulfil. Those of the checks in ADMISSION decide:
+    they are about its files. `evidence` holds the record of each probe (a program that measures)
+    that has run so far. The result is empty if programs may run.
     """
     deciding = claims.where(lambda claim: claim.check in ADMISSION)
     broken = {}
@@ -55,8 +56,10 @@ def reasons_not_measured(
 ) -> dict[str, str]:
     """Return the claims that stay unmeasured because the image's files are broken: key -> reason.
 
-    `broken`: what `find_broken` returned, not empty. Each reason names the first broken claim. Why
-    that does not hold is added only if it is not among the chosen ones: the report shows those.
+    `not_measured`: the claims that were still to be measured. `chosen`: those that the user chose.
+    `broken`: what `find_broken` returned, not empty: name of a claim about files that does not
+    hold -> why. Each reason names the first of these. Why it does not hold is added only if it is
+    not among the chosen ones: the report shows those.
     """
     key, cause = next(iter(broken.items()))
     # For example: nothing of the image was run: files/recorded failed

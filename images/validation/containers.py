@@ -172,17 +172,20 @@ def measure_in_container(
 ) -> ContainerResult:
     """Run the suite in a planned container, with the image's own Python.
 
-    `seed`: what probes draw their inputs with. `on_record` gets each record as it comes. Returns
-    how the container ended, and why the engine refused limits that it was to have. Raises
-    UserError: the suite did not start, or was killed (`require_end`).
+    The suite starts the probes: the programs that measure claims. `plan`: the claims, and the
+    container's settings. `seed`: of the random inputs of probes. `on_record` gets the record of
+    each probe as it comes. Returns how the container ended, and why the engine refused limits that
+    it was to have (empty: it did not). Raises UserError: the suite did not start, was ended from
+    outside (`require_end`) or took too long, or the engine failed.
     """
     spec = container_spec(engine, image, plan, seed)
     files = dict(plan.files)
+    # Folder -> files that are put there. The plan may add files to the suite's own folder.
     files[SUITE_FOLDER] = {**suite_files(plan.claims), **plan.files.get(SUITE_FOLDER, {})}
     probes = {claim.probe for claim in plan.claims.claims}
 
     def run(spec: ContainerSpec) -> SuiteRun:
-        """Run the suite in such a container."""
+        """Run the suite in a container with these settings, and report its records."""
         return run_suite(
             engine, spec, files, timeout=SUITE_SECONDS, probes=probes, on_record=on_record
         )
@@ -282,17 +285,20 @@ def shared_memory(machine_memory: int) -> int:
 def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
     """Return the suite as it goes into a container or an image: path -> content.
 
-    With it go its claims (`claims.json`), and the examples that claims name.
+    With the suite (the folder validate/) go the claims that it measures (`claims.json`), and the
+    example programs that claims name. Raises OSError if one of the files can't be read.
     """
     files = {}
     for path in sorted(SUITE.rglob("*")):
         if path.suffix in (".py", ".json") and "__pycache__" not in path.parts:
             files[f"validate/{path.relative_to(SUITE)}"] = path.read_bytes()
-    # The image's own Python reads no YAML.
+    # The table of known errors is YAML here. The image's own Python reads no YAML, so it is written
+    # as JSON.
     files[f"validate/{hints.IN_CONTAINERS}"] = hints.as_json()
 
     example_folders = set()
     for claim in claims.claims:
+        # `expect` is JSON that differs by the kind of claim.
         if "example" in claim.expect:
             example_folders.add(claim.expect["example"]["folder"])
     # All examples share the files right in examples/, such as tiny.py, and those in data/.
@@ -326,10 +332,13 @@ def run_suite(
 ) -> SuiteRun:
     """Run the suite in a container and read what it prints.
 
-    This is the only place where records leave an image. A record is accepted if the suite signed it
-    (validate/channel.py) and if it is the first one of a probe of `probes`; `on_record` gets it at
-    once. `files`: folder -> what is put there before the start. `timeout`: seconds for all of it.
-    Raises Stopped past the timeout, and EngineError.
+    This is the only place where records leave an image. A record is a line of JSON with what one
+    probe measured. It is accepted if the suite signed it (validate/channel.py) and if it is the
+    first one of a probe of `probes`; `on_record` gets it at once.
+
+    `files`: folder -> what is put there before the start. `timeout`: seconds until the suite must
+    have ended. Returns how the container ended, and the other lines. Raises Stopped past the
+    timeout or if too much is printed, and EngineError.
     """
     # Only the suite gets to know the key: whatever else prints in the image can't sign a record.
     key = channel.new_key()
@@ -340,14 +349,16 @@ def run_suite(
             container.put(content, folder)
         container.start(f"{key}\n".encode())
         for stream, line in container.lines(timeout, most=_MOST_PRINTED):
-            # None: the line is not signed with the key.
+            # The text without its signature; None: the line is not signed with the key.
             text = channel.verify(key, line) if stream == "stdout" else None
+            # None: the text is no record.
             record = parse_record(text or "")
             if record and record.probe in missing_probes:
                 missing_probes.remove(record.probe)
                 on_record(record)
             else:
                 other_lines.append(line)
+        # Its output has ended, so only its exit status is waited for.
         end = container.wait(timeout=300)
     # The suite has begun if at least one record came.
     return SuiteRun(list(other_lines), end, has_begun=missing_probes != set(probes))
@@ -366,10 +377,11 @@ def parse_record(text: str) -> Record | None:
 def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> None:
     """Raise UserError if the suite did not start, or something outside of it ended it.
 
-    Records of such a run are incomplete, and say nothing about the image. A suite that the engine
-    ended for its memory is accepted: the evidence notes that.
+    What such a run measured is incomplete, and says nothing about the image. A suite that ended for
+    lack of memory (`oom`) is accepted if it had begun: the evidence notes that.
 
-    `container`: its name in the validation run. `then`: what to do if the suite did not start.
+    `container`: its name in the validation run. `run`: how the suite's run in it ended. `then`:
+    what the user can do if the suite did not start.
     """
     end = run.end
     # Killed from outside: by a person, by the job's limit, or by the machine.

@@ -43,9 +43,11 @@ class Changes:
     """
 
     def lines(self) -> list[str]:
-        """Return the lines of a report: the number of steps, then one for each kind of change.
+        """Return the lines of a report: the number of steps, then what changed.
 
-        A line reads `packages moved: 1 (numpy 2.2.6 to 1.26.4)`.
+        There is a line for each kind of change to packages that occurs, and one for each step that
+        changed files of the base image. A line reads
+        `packages moved: 1 (numpy 2.2.6 to 1.26.4)`: the version in the base image comes first.
         """
         moved = {name: f"{before} to {after}" for name, (before, after) in self.moved.items()}
         packages_by_kind = {
@@ -56,6 +58,7 @@ class Changes:
         changes = []
         for kind, versions in packages_by_kind.items():
             if versions:
+                # `listed` below joins the first 30, and says how many more there are.
                 packages = [f"{name} {version}" for name, version in sorted(versions.items())]
                 changes.append(f"{kind}: {len(packages)} ({listed(packages, limit=30)})")
         # None (not compared) is added below.
@@ -74,6 +77,9 @@ def _changed_files(change: StepChange) -> str:
     """Return a report's line on the files of the base image that one step replaced or removed.
 
     It reads: files of the base image changed by `RUN rm /usr/bin/less`: 1 (/usr/bin/less removed)
+
+    `change` has the text of the build step, and the paths: `removed`, and `replaced` (path -> what
+    differs, such as `content`). Both may be cut; `count` is the number of all paths.
     """
     paths = []
     for path in change["removed"]:
@@ -92,13 +98,15 @@ def _changed_files(change: StepChange) -> str:
 def derived_rules(image: Image, sources: Sources) -> DerivedRules:
     """Return the rules for derived images (`FROM image`), beside the claims of the image itself.
 
-    They are packages that fail with it, releases that fail together, the settings of Python and
-    torch after import, and the variables that a derived image may set or should report.
+    A derived image is one that a user builds on top of this one. The result is written as JSON:
+    packages that fail with the image (`failing`), releases that fail together (`conflicts`), the
+    settings of Python and torch after import (`state`), and patterns of environment variables that
+    a derived image may set or that change nothing, besides names of those that hold folders.
     """
     conflicts: list[KnownConflict] = []
     for conflict in sources.facts.conflicts:
         conflicts.append({"packages": conflict.packages, "why": conflict.why})
-    # Expression -> the values that it may have.
+    # Python expression -> the values that it may have.
     state = {expression: list(values) for expression, values in expectations.STATE.items()}
     return {
         "failing": failing_packages(image, sources.facts),
@@ -111,10 +119,11 @@ def derived_rules(image: Image, sources: Sources) -> DerivedRules:
 
 
 def failing_packages(image: Image, facts: Facts) -> list[KnownFailure]:
-    """Return the packages, and variables, that fail when they are added to an image.
+    """Return the packages, and environment variables, that fail when they are added to an image.
 
-    For each there is the reason with the remedy, and anything that makes it work after all
-    (`unless`): another package, or a variable.
+    Each comes as a dict: its `name`, the reason with the remedy (`why`), and what makes it work
+    after all (`unless`): other packages, or variables, any of which is enough. `facts`: what is
+    known of packages, whatever the image.
     """
     failures: list[KnownFailure] = []
     # Packages that nobody maintains any longer.
@@ -132,7 +141,8 @@ def failing_packages(image: Image, facts: Facts) -> list[KnownFailure]:
 
     # Packages that need something else beside them.
     for addition in facts.failing_additions:
-        # nvcc is neither a package nor a variable, so the judge would not find it.
+        # nvcc, the CUDA compiler, is neither a package nor a variable, so the judge of a derived
+        # image would not find it. `devel` images have it: there, such an addition does not fail.
         works_with_nvcc = "nvcc" in addition.unless
         if not (image.name.devel and works_with_nvcc):
             failures.append({"name": addition.name, "unless": addition.unless, "why": addition.why})
@@ -142,15 +152,17 @@ def failing_packages(image: Image, facts: Facts) -> list[KnownFailure]:
 def find_changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
     """Return what a derived image changed of its base image; None if its packages were not listed.
 
-    `evidence`: of the derived image. Its packages are compared with the versions of the lock that
-    stand in its claim pins/lock. `steps`: the build steps above the base image, the first first.
+    `evidence`: what was measured in the derived image. It has the claim pins/lock, which holds the
+    versions of the base image's packages, and the versions that a probe found installed. Both are
+    compared. `steps`: the build steps above the base image, the first first.
     """
-    # The claim on the lock and what its probe measured. A run of some claims only may lack them.
+    # The claim pins/lock and what its probe measured. A run of some claims only may lack them.
     lock_claims = [claim for claim in evidence.claims if claim.key == LOCK_CLAIM]
     if not lock_claims:
         return None
     record = evidence.record_of(lock_claims[0].probe)
     measurement = record.measurement_of("lock") if record else None
+    # A probe that could not list the packages says so as `error`.
     if measurement is None or "error" in measurement.evidence:
         return None
 

@@ -18,15 +18,17 @@ _MOST_LISTED = 40
 
 
 def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequence[Record]:
-    """Return one record for the claims `image/...`; none if there are no such claims.
+    """Return one record with what was measured for the claims `image/...` about an image.
 
-    Raises NoSuchImage, EngineError.
+    Such a claim is about what the engine tells of the image, without a container: `image/layers`
+    about its layers, all others about its settings. The result is empty if `claims` has none of
+    them. Raises EngineError, or NoSuchImage, which is one.
     """
     image_claims = claims.measured_by([HOST_PROBE]).claims
     if not image_claims:
         return ()
     started = time.monotonic()
-    # What the engine tells without reading a layer: all claims but one are judged by it.
+    # What the engine tells without reading a layer.
     settings = settings_evidence(engine, image)
     evidence: dict[str, ImageEvidence | LayersEvidence] = {}
     for claim in image_claims:
@@ -54,7 +56,8 @@ def settings_evidence(engine: Engine, image: ImageInfo) -> ImageEvidence:
     """Return an image's labels, size and settings, and the credentials that its texts hold.
 
     `driver` has the variables that tell NVIDIA's container runtime what to attach, `further` the
-    settings that our own images do not have, such as exposed ports.
+    settings that our own images do not have, such as exposed ports. `secrets` says where
+    credentials (tokens, passwords) stand, and of what kind they are. Raises EngineError.
     """
     return {
         "labels": dict(image.labels),
@@ -71,9 +74,11 @@ def settings_evidence(engine: Engine, image: ImageInfo) -> ImageEvidence:
 def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
     """Return the files in an image's layers that no container shows, as upper layers hide them.
 
-    Whoever pulls the image gets them all the same. If the layers can't be read, the evidence has
-    only the reason (`unread`).
+    Whoever pulls the image gets them all the same. `hidden`: their paths. `secrets`: which of them
+    hold credentials (tokens, passwords), and of what kind. If the layers can't be read, the
+    evidence has only the reason (`unread`). Raises EngineError if a layer is damaged.
     """
+    # None: the engine's store of layers can't be read from here.
     hidden_files = exported.read_hidden_files(engine, image)
     if hidden_files is None:
         return {"unread": layers.why_unreadable(engine, image)}
@@ -107,7 +112,8 @@ def find_credentials(engine: Engine, image: ImageInfo) -> list[Credential]:
 def texts_of_configuration(engine: Engine, image: ImageInfo) -> Iterator[tuple[str, str]]:
     """Yield every text that whoever pulls an image can read in its configuration.
 
-    Each comes as a pair: where it stands (`the label NAME`), and the text.
+    Each comes as a pair: where it stands (`the label NAME`), and the text. The texts are those of
+    variables, labels, build steps and all other settings. Raises EngineError.
     """
     for name, value in image.env.items():
         yield f"the variable {name}", f"{name}={value}"
@@ -118,5 +124,6 @@ def texts_of_configuration(engine: Engine, image: ImageInfo) -> Iterator[tuple[s
         # So what names it in the evidence ends before the first `=`.
         yield f"the build step `{step[:80].split('=')[0]}`", step
     for name, value in engine.inspect_raw(image.handle)["Config"].items():
+        # The variables and labels were yielded above.
         if name not in ("Env", "Labels"):
             yield f"{name} of its configuration", json.dumps(value)

@@ -27,8 +27,10 @@ _BASE = "base"
 def known_forms(claims: ClaimSet) -> dict[str, str]:
     """Return the canonical diff IDs of recorded layers, by every digest that a layer may have.
 
-    The result is digest -> canonical diff ID. Engines write the same files of a layer in different
-    ways, so one layer has several digests: its canonical diff ID, and those of `written_as`.
+    A diff ID is the digest of a layer's uncompressed archive. Engines write the same files in
+    different ways, so one layer has several digests: that of its files in our own form (canonical),
+    and those of `written_as`. The result maps each to the canonical one. The recorded layers are
+    taken from the claims about the image's origin; if there are none, the result is empty.
     """
     canonical_of: dict[str, str] = {}
     for claim in claims.measured_by([ORIGIN_PROBE]).claims:
@@ -36,7 +38,7 @@ def known_forms(claims: ClaimSet) -> dict[str, str]:
             # The last row is no layer: it stands for the image's settings.
             if layer["layer"] == SETTINGS_ROW:
                 continue
-            # Empty: no build of this layer is recorded, so it has no `written_as` either.
+            # Empty: no build of this layer is recorded, so there is nothing to map.
             canonical = layer["diff_id"]
             if not canonical:
                 continue
@@ -54,8 +56,10 @@ def measure_origin(
 ) -> Sequence[Record]:
     """Return one record about the layers of an image; none if no claim is about its origin.
 
-    `layer_reading`: the image's layers, as read from the engine. `steps_above`: the build steps of
-    a derived image above ours, the first one first. Raises EngineError.
+    A claim about the origin says that the layers are those recorded for a recipe (what our build
+    steps are made from). `layer_reading`: the image's layers, as read from the engine.
+    `steps_above`: the build steps that a user's image has on top of ours, the first one first;
+    empty for our own images. Raises EngineError.
     """
     origin_claims = claims.measured_by([ORIGIN_PROBE]).claims
     if not origin_claims:
@@ -67,7 +71,7 @@ def measure_origin(
     evidence = OriginEvidence(
         recipe=image.labels.get(f"{LABELS}.recipe", ""),
         layers=layers,
-        canonical=layer_reading.canonical,
+        canonical=layer_reading.canonical,  # whether the engine's store of layers could be read
         beside_suite=list(layer_reading.beside_suite[:_MOST_LISTED]),
         changes=changes_above(engine, image, steps_above),
     )
@@ -93,8 +97,9 @@ def measure_origin(
 def with_one_base(payload: Mapping[str, str]) -> dict[str, str]:
     """Return the layers of an image with those of its base as one layer, `base`.
 
-    `payload`: layer -> diff ID. A base from a registry may have several layers: `base`, `base-2`
-    and so on. Then `base` becomes the digest of their diff IDs, and the others stay as they are.
+    `payload`: name of a layer -> its diff ID (digest), the lowest first. A base from a registry may
+    have several layers: `base`, `base-2` and so on. In the result, one `base` stands for them, with
+    the digest of their diff IDs; all other layers stay as they are.
     """
     base_diff_ids = []
     other_layers = {}
@@ -115,8 +120,10 @@ def with_one_base(payload: Mapping[str, str]) -> dict[str, str]:
 def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) -> list[StepChange]:
     """Return which files of the image below each step of a derived image replaced or removed.
 
-    Returns an empty list, too, if the engine's store can't be read here. The evidence tells the two
-    apart: its `canonical` is then False.
+    A derived image is a user's, built on one of ours; `steps_above` are the steps of its build, the
+    first one first. A step that only added files is left out. Returns an empty list, too, if the
+    engine's store can't be read here. The evidence tells the two apart: its `canonical` is then
+    False. Raises EngineError if a layer is damaged.
     """
     # Steps such as ENV change the configuration alone and have no layer. The text of the others is
     # taken without the words that only some builders add (`normal_step`).
@@ -136,6 +143,7 @@ def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) 
     changes = []
     for change in derived.changes_by_step(layers, layers_below, steps):
         changes.append(
+            # The paths are cut to those that evidence lists; `count` counts all.
             StepChange(
                 step=change.step,
                 replaced={path: change.replaced[path] for path in first_paths(change.replaced)},

@@ -80,11 +80,12 @@ def measure_files(
     timeout: float,
     on_record: Callable[[Record], None],
 ) -> None:
-    """Measure claims about the files of an image.
+    """Measure claims about the files of an image, in a container that runs nothing of the image.
 
-    `user_file`: `user_json` of the image. `seed`: what probes draw their inputs with. `timeout`:
-    seconds. `on_record` gets each record as it comes. Raises UserError if the suite did not start
-    or was killed; Stopped past the timeout.
+    `user_file`: how a user's process would start in the image (`user_json`). `seed`: of the random
+    inputs of probes, the programs that measure. `timeout`: seconds. `on_record` gets what each
+    probe measured as it comes. Raises UserError if the suite did not start or was ended from
+    outside, and Stopped past the timeout.
     """
     # CLAIMS_OPTION and USER_OPTION name two files that lie beside the suite.
     arguments = [*CLAIMS_OPTION, *USER_OPTION, "--seed", str(seed)]
@@ -99,18 +100,21 @@ def measure_files(
 
 
 def query_files(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) -> dict[str, Any]:
-    """Return the JSON document that a verb of the suite prints about the files of an image.
+    """Return the JSON object that a verb of the suite prints about the files of an image.
 
-    `verb`: `survey` or `packages`. `timeout`: seconds. Raises UserError if it prints none, and
-    Stopped past the timeout.
+    `verb`: `survey` or `packages` (validate/survey/). `timeout`: seconds. Raises UserError if it
+    prints no object or an empty one, and Stopped past the timeout.
     """
     no_claims = ClaimSet(image="", claims=())
+    # The file that `run_over_files` makes of `user_json` in the container.
     arguments = [verb, f"{SUITE_FOLDER}/user.json"]
     run = run_over_files(engine, image, arguments, no_claims, user_json(image), timeout=timeout)
-    # The document is one line. Others may come before it, such as warnings.
+    # `other_lines`: all that is no signed record of a measurement. The document is one of these
+    # lines. Others may come before it, such as warnings.
     for line in run.other_lines:
         if not line.startswith("{"):
             continue
+        # A line that is no JSON, or too deeply nested, is passed over.
         with suppress(ValueError, RecursionError):
             document = json.loads(line)
             if document:
@@ -129,8 +133,9 @@ def query_files(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) 
 def user_json(image: ImageInfo, *, covered: Sequence[str] = ()) -> bytes:
     """Return how a user's process would start in an image, as JSON.
 
-    validate/environment/user_environment.py reads it in the container. `covered`: files of the
-    image that can't be seen there (find_covered_files).
+    The suite reads it in the container (validate/environment/user_environment.py), to look at the
+    files as such a process would. `covered`: files and folders of the image that a mount hides
+    there (find_covered_files).
     """
     # The image's processor, as `uname -m` prints it. An image that names none is taken for one of
     # this machine's.
@@ -163,11 +168,11 @@ def read_file(engine: Engine, image: ImageInfo, path: str) -> str:
 
 
 def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
-    """Return the files of an image that our Python can't see in its container (run_over_files).
+    """Return the paths of an image that our Python can't see in its container (run_over_files).
 
-    Two places are covered there by a mount: the list of preloaded libraries, and the suite's
-    folder. They are returned if the image has something there. Raises UserError as
-    `require_start_files`.
+    Two are covered there by a mount: PRELOAD, the list of preloaded libraries, and SUITE_FOLDER.
+    Each is returned if the image has something there. Raises UserError if a container of the image
+    can't be started safely (`require_start_files`).
     """
     covered = []
     # This container is never started: only its files are read.
@@ -185,10 +190,10 @@ def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
 
 
 def require_start_files(container: Container, image: ImageInfo) -> None:
-    """Raise UserError unless what the engine reads at each start is a file, or is not there.
+    """Raise UserError unless each file that the engine reads at a start is a file, or is not there.
 
-    With a folder or a pipe in such a place, the engine could not start a container, and would hang.
-    `container`: one of the image, not started.
+    They are /etc/passwd and /etc/group. With a folder or a pipe in such a place, the engine could
+    not start a container, and would hang. `container`: one of the image, not started.
     """
     for path in _READ_AT_START:
         if not container.has(path):
@@ -214,9 +219,11 @@ def run_over_files(
 ) -> SuiteRun:
     """Run the suite with our own Python in a container of an image, as root.
 
-    Nothing of the image itself runs. `arguments`: those of the suite. `user_file`: the content of
-    `user.json` beside the suite (`user_json`). `timeout`: seconds. Raises UserError where our
-    Python can't run there, and Stopped past the timeout.
+    Our own Python is the one that runs this program: it is copied into the container, so nothing of
+    the image itself runs. `arguments`: those of the suite. `claims`: what it measures; the records
+    go to `on_record`. `user_file`: the content of `user.json` beside the suite (`user_json`).
+    `timeout`: seconds. Returns how the run ended, and what was printed besides records. Raises
+    UserError where our Python can't run there, and Stopped past the timeout.
     """
     require_same_machine(engine, image)
     spec = ContainerSpec(
@@ -268,8 +275,8 @@ def python_command(root: str) -> tuple[str, ...]:
 def python_environment(root: str) -> dict[str, str]:
     """Return environment variables with which our Python loads nothing of the image.
 
-    They replace whatever the image's own variables say. `root`: the folder in the container that
-    our Python lies in.
+    Our Python is a copy of this program's own, in the folder `root` of the image's container. The
+    variables replace the image's own ones of the same names.
     """
     # Variables of the loader and the C library. Empty is as good as not set: an engine can set a
     # variable of the image, and not remove it.
@@ -283,7 +290,7 @@ def python_environment(root: str) -> dict[str, str]:
     )
     return {
         **dict.fromkeys(emptied, ""),
-        # OpenSSL loads what these name.
+        # OpenSSL loads what these name: places that have nothing for it.
         "OPENSSL_CONF": "/dev/null",
         "OPENSSL_MODULES": root,
         "OPENSSL_ENGINES": root,
@@ -297,10 +304,10 @@ def python_environment(root: str) -> dict[str, str]:
 def python_files(root: str) -> Mapping[str, bytes | Path]:
     """Return the Python that runs this program as files to copy into a container.
 
-    With it the files of an image can be read without running anything of the image. The result maps
-    a path below `root`, the folder in the container, to its content or to a file of this machine:
-    the interpreter, the loader, the standard library, and the libraries that these need. Raises
-    UserError if this Python can't be copied.
+    With it the files of an image can be read without running anything of the image. `root`: the
+    folder in the container. The result maps a path below it to the content, or to a file of this
+    machine: the interpreter, the dynamic loader (ld.so) that starts it, the standard library, and
+    the shared libraries that these need. Raises UserError if this Python can't be copied.
     """
     # In a virtual environment, the interpreter that it was made from.
     interpreter = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]
@@ -310,6 +317,8 @@ def python_files(root: str) -> Mapping[str, bytes | Path]:
             INTERPRETER: program,
             _LOADER: Path(os.path.realpath(loader)),
         }
+        # `program`: the interpreter, changed to start through the loader in the container.
+        # `loader`: the one that it names here.
         modules = standard_library(Path(os.__file__).parent)
         files.update(modules)
         # Modules that are compiled link libraries, as the interpreter does.
@@ -329,7 +338,9 @@ def python_files(root: str) -> Mapping[str, bytes | Path]:
 def standard_library(folder: Path) -> dict[str, Path]:
     """Return the standard library's files that the suite needs: path in the container -> file here.
 
-    `folder`: where it lies here. Bytecode takes the place of a source if it fits.
+    They are Python sources and compiled extensions. `folder`: where the library lies here, such as
+    /usr/lib/python3.11. The paths in the container are relative to the folder of our Python.
+    Bytecode takes the place of a source if it fits. Raises OSError.
     """
     files = {}
     for parent, subfolders, names in os.walk(folder):
@@ -357,7 +368,8 @@ def standard_library(folder: Path) -> dict[str, Path]:
 def fitting_bytecode(source: Path) -> Path | None:
     """Return the bytecode file of a source; None if there is none that Python would use.
 
-    With bytecode, our Python starts twice as fast: it need not compile the source. Raises OSError.
+    With bytecode, our Python starts twice as fast: it need not compile the source. Raises OSError
+    if there is no such source, or if one of the two can't be read.
     """
     bytecode = source.with_name("__pycache__") / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
     facts = source.stat()
@@ -381,10 +393,11 @@ class Relinked(NamedTuple):
 
 
 def with_loader(program: bytes, loader: bytes) -> Relinked:
-    """Return an ELF program that names another loader (its "interpreter", PT_INTERP).
+    """Return an ELF program changed so that another loader starts it, and the name of the old one.
 
-    Raises ElfError if the program is for another machine, names no loader, or has too little room
-    for the new name.
+    An ELF program names its loader (ld.so) in the part of type PT_INTERP. `program`: the content of
+    its file. `loader`: the path of the new one. Raises ElfError if the program is for another
+    machine, names no loader, or has too little room for the new name.
     """
     if elf.machine(program) != machine_named(platform.machine()).number:
         raise ElfError(f"the interpreter is not built for {platform.machine()}")
@@ -394,11 +407,12 @@ def with_loader(program: bytes, loader: bytes) -> Relinked:
     (first_header,) = struct.unpack_from("<Q", program, 0x20)
     header_size, header_count = struct.unpack_from("<HH", program, 0x36)
     for index in range(header_count):
+        # A program header describes one part of the file.
         header = struct.unpack_from("<IIQQQQ", program, first_header + index * header_size)
         kind, _flags, offset, _address, _physical, room = header
         if kind != _PT_INTERP:
             continue
-        # The name stands in the file at `offset`, and ends with a zero byte.
+        # The name stands in the file at `offset`, has `room` bytes, and ends with a zero byte.
         if len(loader) >= room:
             needed = len(loader) + 1
             cause = (
@@ -414,10 +428,10 @@ def with_loader(program: bytes, loader: bytes) -> Relinked:
 
 
 def needed_libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Path]:
-    """Return every library that these programs load: the name that they ask for -> file here.
+    """Return every shared library that programs load: the name that they ask for -> file here.
 
-    The loader itself says where it finds them, without any variables. `programs`: the interpreter,
-    then the extension modules.
+    The dynamic loader itself lists them and says where it finds them, without the variables of this
+    process. `loader`: its path. `programs`: the Python interpreter, then the extension modules.
 
     A library that this machine lacks becomes an empty file: at that the loader stops, instead of
     taking the image's library and running it. Raises OSError; ElfError if a file names folders to
@@ -427,8 +441,9 @@ def needed_libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Pat
     libraries: dict[str, bytes | Path] = dict.fromkeys(_OPENED_BY_NAME, b"")
     interpreter = programs[0]
     for program in programs:
-        # The loader lists what a program links, and what is preloaded. So libraries that are opened
-        # by name are listed as preloaded ones. Once is enough.
+        # The loader lists what a program links, and what is preloaded. Libraries that are opened by
+        # name only while a program runs would be missing, so they are given as preloaded ones. Once
+        # is enough.
         environment = {"LD_PRELOAD": " ".join(_OPENED_BY_NAME)} if program is interpreter else {}
         listing = subprocess.run(
             [loader, "--list", str(program)],
@@ -440,6 +455,7 @@ def needed_libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Pat
         ).stdout
         for name in _MISSING_LIBRARY.findall(listing):
             libraries.setdefault(name, b"")
+        # The name is empty in lines that have only a path.
         for name, path in _FOUND_LIBRARY.findall(listing):
             libraries[name or Path(path).name] = Path(os.path.realpath(path))
 
@@ -450,8 +466,13 @@ def needed_libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Pat
 
 
 def require_own_rpath(path: Path) -> None:
-    """Raise ElfError if a program or library names folders to search first that are not its own."""
+    """Raise ElfError if a program or library names folders to search first that are not its own.
+
+    These folders are its RPATH: there the dynamic loader looks for libraries. Raises OSError if the
+    file can't be read.
+    """
     foreign = []
+    # $ORIGIN is the folder of the file itself. The loader puts it in.
     for folder in elf.read(path).rpath:
         if not folder.startswith(("$ORIGIN", "${ORIGIN}")):
             foreign.append(folder)

@@ -77,19 +77,22 @@ class StepRow(Row):
 
 
 def collect_steps(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
-    """Return the figures of the training steps that judged claims measured: subject -> step.
+    """Return the figures of the training steps that were measured for claims: subject -> step.
 
-    Claims whose times something disturbed are left out, another process on the GPU for example.
+    Only claims of the check `step`, which trains a small model, have such figures. `subject`: what
+    such a claim is about. Claims whose times something disturbed are left out, another process on
+    the GPU for example, and so are those without a measurement.
     """
     steps = {}
     for judged in claims:
         trained = judged.evidence.get("trained")
         if judged.claim.check != STEP or not trained:
             continue
+        # The median of the repeated times and their spread.
         times = trained["time"]
         disturbances = list(timing.disturbances(judged.evidence["conditions"], times))
         if not disturbances:
-            # The judge of `step` declares the keys: TrainedAndRead of validate/checks/gpu/step.py.
+            # The keys of `trained` are declared in validate/checks/gpu/step.py (Trained).
             steps[judged.claim.subject] = StepRow(
                 seconds=times["seconds"],
                 spread=times["spread"],
@@ -100,9 +103,9 @@ def collect_steps(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
 
 
 def claim_rows(verdict: Verdict) -> tuple[ClaimRow, ...]:
-    """Return the claims of a verdict in the form in which runs are recorded, in their order.
+    """Return the judged claims of a verdict as rows, the form in which they are stored as JSON.
 
-    A long reason is cut.
+    They stay in their order. A long reason is cut.
     """
     rows = []
     for judged in verdict.claims:
@@ -129,10 +132,11 @@ def tier_counts(rows: Sequence[ClaimRow]) -> dict[Tier, TierCount]:
 
 
 def tier_count(rows: Sequence[ClaimRow]) -> TierCount:
-    """Return the verdict on one tier's claims, and how many claims have which verdict.
+    """Return the verdict on the claims of one tier, and how many claims have which verdict.
 
-    Only required claims decide the verdict, all claims are counted. Without a required claim it is
-    UNPROVEN.
+    A tier is a group of claims that need the same hardware. `rows`: its claims. Only required ones
+    decide: FAIL if one failed, PASS if there are some and all passed, else UNPROVEN. All claims are
+    counted; a verdict that none has gets no count.
     """
     required = {row.verdict for row in rows if row.required}
     if Status.FAIL in required:
@@ -170,10 +174,11 @@ def first_fault(error: ValidationError) -> str:
 def read_lines(
     path: Path, parse: Callable[[str], Line], what: str, problems: list[Problem]
 ) -> Iterator[tuple[str, Line]]:
-    """Yield each line of a file as `parse` reads it, after its place: `runs.jsonl:3`.
+    """Yield a pair for each line of a file: its place (`runs.jsonl:3`), and what `parse` returns.
 
-    A missing file has no lines. Lines that `parse` refuses with a ValidationError are left out, and
-    a problem is added to `problems`. `what`: what a line is, for messages.
+    A missing file has no lines. A line that `parse` refuses with pydantic's ValidationError is left
+    out, and a problem for the user is appended to the caller's list `problems`. `what`: what a line
+    is, as messages name it. Raises OSError or UnicodeDecodeError if the file can't be read.
     """
     if not path.is_file():
         return
@@ -251,7 +256,7 @@ class OlderSchemaError(ValueError):
 
 
 def parse_evidence(text: str) -> Evidence:
-    """Return the evidence that the text of an evidence.json holds.
+    """Return the evidence (all that was measured in an image) from the text of an evidence.json.
 
     Raises ValueError, which all of these are: JSONDecodeError if the text is no JSON, pydantic's
     ValidationError if it is other JSON, OlderSchemaError, or what Evidence.loads raises if the text
@@ -269,9 +274,10 @@ def parse_evidence(text: str) -> Evidence:
 
 
 def read_evidence(path: Path) -> Evidence:
-    """Return the evidence of an evidence.json.
+    """Return the evidence (all that was measured in an image) from a file evidence.json.
 
-    Raises UserError: there is no such file, it holds no evidence or no claims, or it was changed.
+    Raises UserError, with advice: the file can't be read, holds no evidence or no claims, is of an
+    older version, or was changed since it was written.
     """
     try:
         return parse_evidence(path.read_text(encoding="utf-8"))

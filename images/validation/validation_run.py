@@ -94,8 +94,10 @@ def describe_host(
 ) -> MeasuredOn:
     """Return what evidence records about the machine, and about the image as its engine knows it.
 
-    It also holds a new random seed for the probes. MeasuredOn explains the keys. `steps_above`:
-    build steps of a derived image above those of our Dockerfile.
+    It also holds a new random seed for the probes, the programs that measure. MeasuredOn
+    (validate/evidence.py) explains the keys. `claims`: those that the run is to measure. `gpus`:
+    how containers get GPUs, and which. `steps_above`: the build steps that a user's image has on
+    top of those of our Dockerfile; empty for our own images.
     """
     facts = engine.facts
     host: MeasuredOn = {
@@ -119,6 +121,7 @@ def describe_host(
     # Faults of the driver and the GPUs can be read only if the engine runs on this machine.
     if gpus.attached and facts.local:
         host["faults"] = host_faults.of_machine(host_facts.read(folder=Path(gpus.library_path)))
+    # Both are empty unless the image is for another processor than the engine's.
     unsupported = unsupported_claims(facts, image, claims)
     if unsupported:
         host["unsupported"] = unsupported
@@ -141,10 +144,11 @@ class GrowingEvidence:
         host: MeasuredOn,
         on_record: Callable[[Record], None],
     ) -> None:
-        """Begin without a record.
+        """Begin without a record, which is what one probe (a program that measures) found.
 
-        `claims`: what is measured. `host`: facts of the machine; more are added meanwhile.
-        `on_record` is called with each record that is added.
+        `claims`: what is measured. `host`: facts of the machine; the dict is kept, and more facts
+        are added to it meanwhile. `on_record` is called with each record that is added, in the
+        thread that adds it.
         """
         self.claims = claims
         self.host = host
@@ -183,10 +187,11 @@ class GrowingEvidence:
 
 
 def merge_records(records: Sequence[Record]) -> tuple[Record, ...]:
-    """Return one record for each probe.
+    """Return one record for each probe: what this program measured, and how it ended.
 
     A probe that ran in several containers has several records. The merged one has all their
-    measurements, and completed only if all of them did.
+    measurements and logs, and the sum of their seconds. Its outcome is COMPLETED only if all of
+    them completed.
     """
     by_probe: dict[str, Record] = {}
     for record in records:
@@ -206,17 +211,18 @@ def merge_records(records: Sequence[Record]) -> tuple[Record, ...]:
 
 
 def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> ClaimSet:
-    """Measure the claims about the image's files with our own Python, and add them to the evidence.
+    """Measure the claims about the image's files, and add what is measured to the evidence.
 
-    Returns all claims that are not about files. Raises UserError if our Python could not start in
-    the image's container.
+    The files are read by our own Python, which is copied into a container of the image: no program
+    of the image runs. Returns all claims that are not about files. Raises UserError if our Python
+    could not start there, or did not come to its end.
     """
     about_files = evidence.claims.where(lambda claim: checks.settings(claim.probe).reads_files_only)
     # What is known beforehand to be unproven is measured neither here nor later.
     to_measure = about_files.where(lambda claim: not claim.unproven)
     if to_measure.claims:
-        # Files of the image that our mounts hide in the container: nobody knows what they hold, so
-        # a check reports them.
+        # Files of the image that our mounts hide in the container. They can't be read there, so a
+        # check reports them.
         covered = own_python.find_covered_files(engine, image)
         own_python.measure_files(
             engine,
@@ -227,6 +233,7 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
             timeout=SUITE_SECONDS,
             on_record=evidence.add,
         )
+    # A probe either reads files only or does not, so all claims of these probes are about files.
     return evidence.claims.not_measured_by({claim.probe for claim in about_files.claims})
 
 
@@ -236,18 +243,20 @@ def look_from_host(
     """Measure an image from outside: its configuration, and its layers in the engine's store.
 
     No container is started. What was measured is added to `evidence` as records, and the digests of
-    the layers to its `host`. `steps_above`: the build steps of a derived image above ours.
+    the layers to its `host`. `steps_above`: the build steps that a user's image has on top of ours;
+    empty for our own images. Raises EngineError.
     """
     claims = evidence.claims
     # An engine may have written a layer in another form than the one that was recorded: the claim
     # on the origin names the forms that are known.
     layer_reading = layers.read_layers(engine, image, origin.known_forms(claims))
-    # The digests by which recorded runs of an image are compared.
+    # Layer -> digest: by these, later runs tell whether they measured the same image.
     evidence.host["payload"] = layer_reading.compared
     records = [
         *host_look.measure_image(engine, image, claims),
         *origin.measure_origin(engine, image, claims, layer_reading, steps_above),
     ]
+    # Evidence names the run's seed in each record, even where nothing is random.
     for record in records:
         evidence.add(replace(record, seed=evidence.host["seed"]))
 
@@ -257,15 +266,16 @@ def run_containers(
 ) -> None:
     """Measure claims by running programs of the image, in as many containers as they need.
 
-    An error in one container, or an interrupt, keeps the next ones from starting and is raised.
+    What is measured is added to `evidence`. An error in one container, or an interrupt, keeps the
+    next ones from starting and is raised.
     """
     home = image.env.get("HOME", "")
-    is_derived = bool(evidence.host["steps_above"])
+    is_derived = bool(evidence.host["steps_above"])  # a user's image, built on one of ours
     plans = plan_containers(home, claims, gpus, own_python.user_json(image), keep_home=is_derived)
-    stopped = threading.Event()
+    stopped = threading.Event()  # set once a container failed
 
     def measure(plan: ContainerPlan) -> None:
-        """Measure the claims of one container, and add their records to the evidence."""
+        """Measure the claims of one container, unless another container has failed (`stopped`)."""
         if stopped.is_set():
             return
         try:
@@ -306,10 +316,10 @@ def containers_at_once(machine: EngineFacts) -> int:
 
 
 def unsupported_claims(facts: EngineFacts, image: ImageInfo, claims: ClaimSet) -> dict[str, str]:
-    """Return the claims about an image that an engine can't measure: key -> reason.
+    """Return which of `claims` the engine's machine can't measure: name of the claim -> reason.
 
-    There are none unless the image is for another processor. Then no program of it runs, so these
-    are all claims that need one.
+    There are none unless the image is for another processor than the machine's (`facts`). Then no
+    program of the image runs, so these are all claims that need one.
     """
     reason = reason_other_processor(facts, image)
     if not reason:
@@ -336,8 +346,9 @@ def reason_other_processor(facts: EngineFacts, image: ImageInfo) -> str:
 def with_host_limits(claims: ClaimSet, host: Mapping[str, Any]) -> ClaimSet:
     """Return claims as they can be judged by evidence of a host.
 
-    `host`: the `host` of evidence. Claims that could not be measured there become unproven, so that
-    they are never green.
+    `host`: facts of the machine, in evidence. Its `unsupported` has claims that could not be
+    measured there: key -> reason. They become unproven for that reason, so that they are never
+    reported as passed. A claim that is unproven already keeps its own reason.
     """
     reasons = host.get("unsupported") or {}
     limited = []

@@ -75,9 +75,10 @@ def wheel_builder(
 ) -> FindWheel:
     """Return a function that finds the wheel of an image's pin in the cache, else compiles it.
 
-    It returns None for a pin that is not compiled here, or that has an official wheel. If a wheel
-    can't be compiled for the image, it raises UserError for a required pin; for an optional pin or
-    optional extensions, it warns and returns None.
+    A pin is a package of the image at one version. The function returns None for a pin that is not
+    compiled here, or that has an official wheel. If a wheel can't be compiled for the image, it
+    raises UserError for a required pin; for an optional pin or optional extensions, it warns and
+    returns None.
     """
     find_cached = prebuilt.wheel_finder(matrix, options.cache)
     one_at_a_time = threading.Lock()
@@ -197,9 +198,9 @@ def _compile(
 ) -> None:
     """Build an image in which the wheel of a recipe is compiled, and tag it `tag`.
 
-    `context` is the build context. The output of the build goes to the file `log` and, under the
-    name `label`, to the display. Raises UserError with the compiler's first error if compiling
-    fails, and BuildFailed if another build step does.
+    A recipe says how a package is compiled. `context` is the build context. The output of the build
+    goes to the file `log` and, under the name `label`, to the display. Raises UserError with the
+    compiler's first error if compiling fails, and BuildFailed if another build step does.
     """
     show = progress.job(label)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -217,6 +218,7 @@ def _compile(
         try:
             engine.build(context, tag, network=network, on_event=on_event, redact=host.redact)
         except BuildFailed as build_failed:
+            # Only a failure of the step that runs the compilers is about the source.
             if _COMPILE_SCRIPT not in build_failed.step:
                 raise
             raise _compiling_failed(build_failed, recipe, log) from build_failed
@@ -236,7 +238,8 @@ def _compiling_failed(build_failed: BuildFailed, recipe: Recipe, log: Path) -> U
 def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) -> None:
     """Raise UserError unless the recipe's nvcc can be had here and accepts the base's gcc.
 
-    A recipe without GPU code needs no nvcc.
+    A recipe says how a package is compiled, and where nvcc comes from. One without GPU code needs
+    no nvcc. `facts` has the newest gcc that each nvcc accepts.
     """
     if recipe.provider is NvccProvider.NONE:
         return
@@ -255,6 +258,7 @@ def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) ->
     # The build itself fetches wheels and Debian's packages. But NVIDIA's image must be in the
     # engine, or in a registry that answers.
     if recipe.provider is NvccProvider.IMAGE:
+        # `parts` is what to get from the provider: here, one image.
         (reference,) = recipe.parts
         if engine.find(reference) is None and engine.registry_digest(reference) is None:
             reason = f"it is taken from {reference}, for which no registry answers"
@@ -270,9 +274,10 @@ def judge_wheel(
 ) -> Verdict:
     """Check a new wheel in the image that it was compiled in, and return the verdict.
 
-    That image (`tag`) has the wheel installed with torch. Checked are the wheel's version, its
-    libraries and symbols, and its machine code for the recipe's architectures. `content` is the
-    wheel file; `log` is named in errors. Raises UserError unless every claim passes.
+    That image (`tag`) has the wheel installed with torch; `image` is the one that it is made for.
+    Claims (statements that a check tests) are made of the wheel's version, its libraries and
+    symbols, and its machine code for the recipe's architectures. `content` is the wheel file; `log`
+    is named in errors. Raises UserError unless every claim passes.
     """
     claims = ClaimSet(image=tag, claims=tuple(_wheel_claims(image, recipe, content, facts)))
     evidence = validation_run.validate(engine, tag, claims, [Tier.STATIC])
@@ -299,7 +304,8 @@ def judge_wheel(
 def _wheel_claims(image: Image, recipe: Recipe, content: bytes, facts: Facts) -> list[Claim]:
     """Return what must be true of the wheel of a recipe, as claims; `content` is the wheel file.
 
-    They are judged in the image in which it was compiled, not in `image`, for which it is made.
+    A claim is a statement that a check tests, such as that every symbol is found. The claims are
+    judged in the image in which the wheel was compiled, not in `image`, for which it is made.
     """
     # Claims about other pins would fail: that image has only torch's layer and the new wheel.
     new_pin = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
@@ -388,7 +394,10 @@ def builder_context(
 
 
 def _compile_variables(recipe: Recipe) -> dict[str, str]:
-    """Return the environment variables with which a package is compiled (templates/wheel)."""
+    """Return the environment variables with which a package is compiled, by name.
+
+    Programs of templates/wheel read those that begin with TRUETAG.
+    """
     variables = {}
     if recipe.provider is not NvccProvider.NONE:
         # For torch's extension builder and the setup.py of packages: where the toolkit is, what to
@@ -420,7 +429,8 @@ def _number_of(arch: str) -> str:
 def _source_archive(recipe: Recipe, folder: Path) -> Path:
     """Return the source archive from which a recipe's wheel is compiled.
 
-    It is found in the folder by its sha256. Raises UserError if it is not there.
+    It is found in `folder` by its sha256, which the recipe has as `sdist`, whatever its name.
+    Raises UserError if it is not there.
     """
     for path in sorted(folder.glob("*.tar.gz")):
         if sha256_of_file(path) == recipe.sdist:
@@ -437,8 +447,8 @@ def _source_archive(recipe: Recipe, folder: Path) -> Path:
 def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
     """Return the requirements with hashes of the CUDA toolkit's wheels that the recipe names.
 
-    They are taken from the lock of any -devel image with the same toolkit, in the folder of locks.
-    Raises UserError if there is none.
+    They are the content of a requirements file, taken from the lock of any -devel image with the
+    same toolkit, below `folder`, the folder of locks. Raises UserError if there is none.
     """
     for lock_folder in sorted(folder.glob("*-devel*")):
         record = json.loads((lock_folder / lock_file.RECORD).read_text())
@@ -451,9 +461,10 @@ def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
 
 
 def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context, jobs: int) -> str:
-    """Return the Dockerfile that compiles the wheel of a recipe.
+    """Return the text of the Dockerfile that compiles the wheel of a recipe.
 
-    `files` are the other files of the build context; `jobs` is the number of compilers at once.
+    `image` is the one that it is compiled for, `base` the image that the build begins with. `files`
+    are the other files of the build context; `jobs` is the number of compilers at once.
     """
     # Torch is installed as in the image itself. Where its lock was split, NVIDIA's libraries have a
     # stage of their own below it.
@@ -470,7 +481,7 @@ def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context,
     )
     layers.append(torch)
 
-    # Torch with the toolkit on top. Only the partial for nvcc from wheels reads it.
+    # Torch with the CUDA toolkit on top. Only the partial for nvcc from wheels reads it.
     compiler = Stage(
         name="compiler",
         below="torch",
@@ -480,6 +491,7 @@ def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context,
     )
     # The templates put the compiler into the toolkit of a -devel image only.
     devel_image = replace(image, name=replace(image.name, devel=True))
+    # NVIDIA's image with nvcc; empty if nvcc comes from elsewhere.
     source_image = recipe.parts[0] if recipe.provider is NvccProvider.IMAGE else ""
     template = environment().get_template("wheel/Dockerfile.j2")
     return template.render(

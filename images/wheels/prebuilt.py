@@ -65,11 +65,12 @@ def gather(
     official: Obtain,
     compiled: FindWheel = lambda _image, _pin: None,
 ) -> Gathered:
-    """Find a wheel for each pin of an image that its lock does not hold.
+    """Find a wheel for each pin (package at one version) of an image that its lock does not hold.
 
-    The first of these that has one is used: the folder `wheelhouse` of the user, `compiled` (the
-    wheels compiled here), `official` (downloads of the publisher's wheels). If the wheelhouse holds
-    the locked installer (uv), it is added, so that a build needs no index.
+    The result has the wheels, and why the image goes without others. The first of these that has
+    one is used: the folder `wheelhouse` of the user, `compiled` (the wheels compiled here),
+    `official` (downloads of the publisher's wheels). If the wheelhouse holds the locked installer
+    (uv), it is added, so that a build needs no index.
 
     Raises UserError if the wheelhouse does not exist or holds two wheels that fit one pin, if an
     official wheel differs from its hash, or if there is no wheel for a pin that is not optional.
@@ -180,7 +181,9 @@ def _search_wheel(
     """Look for the wheel of a pin that no lock holds.
 
     It is the first of these that there is: the user's, one that was compiled here, the official
-    one. Raises UserError if a file has the name of the official wheel, but not its hash.
+    one, which `official` downloads. The result has the wheel (None: there is none) and, if its
+    download failed, the reason. Raises UserError if a file has the name of the official wheel, but
+    not its hash.
     """
     official_wheel = image.official_wheel(pin.name)
     own_wheel = _in_wheelhouse(pin, image, wheelhouse_wheels)
@@ -197,6 +200,7 @@ def _search_wheel(
         return _Search(official(official_wheel))
     except NotFetched as error:
         problem = error.problems[0]
+    # No index has a wheel of such a package, but it may be compiled here.
     if pin.compiled:
         then = f"{problem.then}; or {_compile_command(pin, image)} compiles one"
         problem = replace(problem, then=then)
@@ -206,7 +210,9 @@ def _search_wheel(
 def _why_missing(pin: Pin, image: Image, download_problem: Problem | None) -> _Reason:
     """Return why an image goes without the wheel of an optional pin.
 
-    `download_problem` is why its official wheel could not be downloaded; None if it has none.
+    The reason has two texts: one that is published with the image, and one for this machine, with
+    what to do. `download_problem` is why its official wheel could not be downloaded; None if it has
+    none.
     """
     if download_problem:
         return _Reason(
@@ -227,8 +233,9 @@ def locked_wheels(packages: Iterable[Package], wheelhouse: Path | None) -> dict[
     """Return file name -> path of locked packages' wheels in a folder, for a build without a
     network.
 
-    Wheels are recognised by their sha256, whatever their names. Raises UserError that lists every
-    package without a wheel there.
+    `wheelhouse` is the user's folder; without one (None), no wheel is found. Wheels are recognised
+    by their sha256, whatever their names. Raises UserError that lists every package without a wheel
+    there.
     """
     path_by_digest = {sha256_of_file(path): path for path in _wheels_in(wheelhouse)}
     wheels: dict[str, Path] = {}
@@ -375,7 +382,8 @@ def find_compiled(
 ) -> Path | None:
     """Return the compiled wheel with a recipe's key in the wheel cache `folder`; None if not there.
 
-    A wheel that is damaged is not returned: `on_progress` gets a warning about it.
+    `key` is PACKAGE-VERSION-HASH, the name of the wheel's folder. In it lies a record with the file
+    name and the sha256. A wheel that is damaged is not returned: `on_progress` gets a warning.
     """
     place = folder / key
     try:
@@ -400,7 +408,8 @@ def store_compiled(
     """Store a compiled wheel and its record in the wheel cache `folder`, and return the wheel's
     path.
 
-    Whatever the cache had under this key is replaced. Raises OSError.
+    `key` names its folder there, `filename` the wheel in it, and `content` are the wheel's bytes.
+    Whatever the cache had under this key is replaced. Raises OSError if it can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as scratch:
@@ -425,7 +434,7 @@ def store_compiled(
 def wheel_finder(matrix: Matrix, folder: Path | None = None) -> FindWheel:
     """Return a function that finds the compiled wheel of an image's pin; it compiles nothing.
 
-    `folder` is the wheel cache, by default the one of this user.
+    A pin is a package at one version. `folder` is the wheel cache, by default the one of this user.
     """
 
     def find(image: Image, pin: Pin) -> Path | None:
@@ -460,9 +469,10 @@ def compiled_wheels() -> Path:
 def record_digests(image: Image, files: Iterable[Path]) -> dict[str, str]:
     """Return distribution -> digest of its wheel's RECORD, for pins whose wheel is in no lock.
 
-    `files` are wheels; those of other packages are ignored, and so are those of private indexes,
-    which are in the lock. Wheels that the build prunes are left
-    out too, because their RECORD after pruning is not known here.
+    A RECORD is a wheel's list of its files with their hashes. `files` are wheels; those of packages
+    that the image does not pin are ignored, and so are those of private indexes, which are in the
+    lock. Wheels that the build prunes (it takes code for other GPUs out of them) are left out too,
+    because their RECORD after pruning is not known here.
     """
     pinned = {pin.name for pin in image.pins if pin.index is None}
     wheels: dict[str, Path] = {}
@@ -494,6 +504,7 @@ def expected_wheels(
     """
     digests = {}
     for pin in image.pins:
+        # `extensions`: the package can be compiled with extensions.
         if pin.extensions:
             # The lock has it as pure Python. Only a compiled wheel replaces that.
             name, official_wheel = pin.lacking, None

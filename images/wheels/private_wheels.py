@@ -51,7 +51,8 @@ def obtain(
 ) -> dict[str, Path]:
     """Return file name -> file of the private wheels of an image.
 
-    They are taken from the wheelhouse, else from the cache, else from their index.
+    They are the wheels of packages that only a private index has. They are taken from the user's
+    folder `wheelhouse`, else from the folder `cache`, else from their index.
 
     `refusal`: why nothing may be fetched; empty: it may. `run` calls uv. Raises UserError if a
     wheel can't be had, or has another hash than the lock.
@@ -59,11 +60,13 @@ def obtain(
     wheels: dict[str, Path] = {}
     to_fetch: list[Package] = []
     for package in lock.packages():
+        # The lock names a file only for packages of private indexes.
         if not package.wheel:
             continue
         places = [_place(package, cache)]
         if wheelhouse:
             places.insert(0, wheelhouse / package.wheel)
+        # The files with the hash of the lock.
         whole = [place for place in places if _has_hash(place, package)]
         if whole:
             wheels[package.wheel] = whole[0]
@@ -79,6 +82,7 @@ def obtain(
         raise failed(str(image.name), cause, then)
     urls = _find_urls(to_fetch, image, lock, run)
     for package in to_fetch:
+        # A private package has one wheel in the lock, and so one hash.
         place = _place(package, cache)
         index = _index_of(package, lock)
         _fetch(package, urls[package.hashes[0]], index, place, command("build", str(image.name)))
@@ -102,7 +106,8 @@ def _find_urls(
 ) -> dict[str, str]:
     """Return the URLs of private wheels: sha256 -> URL.
 
-    Raises UserError if an index does not answer, or no longer has one of the files.
+    `run` calls uv, which asks the indexes. Raises UserError if an index does not answer, or no
+    longer has one of the files.
     """
     pins = [pin for pin in image.pins if pin.name in lock.inputs.private]
     index_access.require_packages(pins, command("build", str(image.name)))
@@ -119,7 +124,8 @@ def _find_urls(
 def _fetch(package: Package, url: str, index: PrivateIndex, target: Path, again: str) -> None:
     """Download a wheel to its place in the cache: whole and with the lock's hash, or not at all.
 
-    `again` is the command to give when what was wrong is mended. Raises UserError.
+    `again` is the command to give when what was wrong is mended. Raises UserError if the download
+    fails, or if the file has another hash.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     # Builds may fetch the same wheel at once.

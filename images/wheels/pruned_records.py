@@ -40,9 +40,9 @@ def update(
     pruned here.
 
     `lock` has the RECORDs of whole wheels (measure_records.update), `folder` is the folder of
-    locks. Returns the new table of RECORDs as {file name: content}; empty if nothing was to be
-    measured. Raises UserError if a wheel can't be downloaded, differs from the lock, or can't be
-    pruned.
+    locks, and `run` calls uv. Returns the new table of RECORDs, a file of that folder, as {file
+    name: content}; {} if every wheel was measured already, or if the image is not pruned. Raises
+    UserError if a wheel can't be downloaded, differs from the lock, or can't be pruned.
     """
     if image.pruning is None:
         return {}
@@ -59,6 +59,7 @@ def update(
     program = pruner.files(image.pruning)
     login = IndexLogin(lock.inputs.indexes)
     table = wheel_records.read(folder)
+    # `digest` is the sha256 of a whole wheel.
     for number, (package, digest) in enumerate(unmeasured, start=1):
         on_progress(
             f"{image.name}: pruning {package.name} {package.version} "
@@ -77,9 +78,10 @@ def _record_after_pruning(
 ) -> str:
     """Download a wheel, run the pruner on it, and return the digest of the RECORD that is left.
 
-    `digest` is the sha256 of the wheel in the lock. `program` has the pruner's files, by path, and
-    `login` the user's logins for private indexes. Raises UserError if the wheel can't be
-    downloaded, has another hash, or can't be pruned.
+    A RECORD is a wheel's list of its files with their hashes. The pruner takes code for other GPUs
+    out of libraries. `digest` is the sha256 of the wheel in the lock. `program` has the pruner's
+    files, by path, and `login` the user's logins for private indexes. Raises UserError if the wheel
+    can't be downloaded, has another hash, or can't be pruned.
     """
     file_name = wheel_records.file_of(url)
     with tempfile.TemporaryDirectory(prefix="truetag-pruning-") as scratch:
@@ -105,7 +107,10 @@ def _record_after_pruning(
 
 
 def _download(url: str, digest: str, target: Path, login: IndexLogin) -> None:
-    """Download a wheel. Raises UserError if that fails, or unless its sha256 is `digest`."""
+    """Download a wheel to the file `target`, with the user's logins for private indexes.
+
+    Raises UserError if that fails, or unless its sha256 is `digest`.
+    """
     file_name = wheel_records.file_of(url)
     try:
         prebuilt.download(url, target, login)
@@ -130,8 +135,9 @@ def _download(url: str, digest: str, target: Path, login: IndexLogin) -> None:
 def _run_pruner(program: Mapping[str, bytes], folder: Path, record: Path, wheel_name: str) -> None:
     """Run the pruner, as a build does, on the wheel whose RECORD is `record`.
 
-    It changes the libraries beside that and writes the RECORD anew. Its own files are put below
-    `folder`. Raises UserError, which names the wheel, if it fails.
+    The pruner takes code for other GPUs out of the wheel's unpacked libraries, and writes the
+    RECORD (the list of its files and hashes) anew. `program` has the pruner's own files, path ->
+    content: they are put below `folder`. Raises UserError, which names the wheel, if it fails.
     """
     for path, content in program.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -146,8 +152,9 @@ def _run_pruner(program: Mapping[str, bytes], folder: Path, record: Path, wheel_
 def _unpack(wheel: zipfile.ZipFile, rows: Mapping[str, str], site: Path) -> Path:
     """Unpack the libraries of a wheel into the folder `site`, and return a RECORD written there.
 
-    `rows` are the files below site-packages, path -> sha256. The pruner looks at libraries only, so
-    nothing else is unpacked.
+    The RECORD is a CSV file that lists every file of `rows` with its hash. `rows` are the files
+    below site-packages, path -> sha256. The pruner looks at libraries only, so nothing else is
+    unpacked.
     """
     for member in wheel.namelist():
         path = wheel_contents.installed_path(member)
@@ -164,6 +171,7 @@ def _unpack(wheel: zipfile.ZipFile, rows: Mapping[str, str], site: Path) -> Path
     with record.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         for path, digest in rows.items():
+            # The third column, the size, may be empty.
             writer.writerow((path, f"sha256={digest}", ""))
     return record
 

@@ -96,9 +96,10 @@ class Recipe:
 
 
 def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
-    """Return how a package of `sources` in the matrix is compiled for an image.
+    """Return how a package of `sources` in the matrix is compiled for an image: its recipe.
 
-    Raises UserError, with the reason, if it can't be compiled for this image.
+    The recipe holds all that the compiled wheel depends on. Raises UserError, with the reason, if
+    it can't be compiled for this image.
     """
     source = matrix.sources.get(package)
     if source is None:
@@ -111,7 +112,8 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
         raise wrong(package, cause, then)
 
     version = _version(image, package, source)
-    # A package without GPU code needs no nvcc and no wheels of a toolkit, and has no architectures.
+    # `source.nvcc`: whether the package has GPU code. Without, it needs no nvcc and no wheels of a
+    # toolkit, and has no architectures.
     archs: tuple[Arch, ...] = ()
     nvcc = Nvcc(NvccProvider.NONE, ())
     toolkit = ""
@@ -153,8 +155,9 @@ def patch_of(source: SourceRow) -> bytes:
 def _version(image: Image, package: str, source: SourceRow) -> str:
     """Return the release of a package to compile: the one that the image pins, else the newest.
 
-    Raises UserError if the package does not compile on the image's torch, or if the matrix has no
-    source archive of the pinned release.
+    `source` is the package's entry in matrix.yaml: the torch releases that it compiles on, and the
+    sha256 of the source archive of each of its releases. Raises UserError if the package does not
+    compile on the image's torch, or if the matrix has no source archive of the pinned release.
     """
     torch = image.pin("torch")
     if torch and not SpecifierSet(source.torch).contains(torch.version, prereleases=True):
@@ -180,6 +183,7 @@ def _version(image: Image, package: str, source: SourceRow) -> str:
 def _architectures(image: Image, package: str, source: SourceRow) -> tuple[Arch, ...]:
     """Return the GPU architectures of an image that a package can be compiled for, ascending.
 
+    They are those from the minimum on that `source`, the package's entry in matrix.yaml, names.
     Raises UserError if there is none.
     """
     minimum = Arch.parse(source.minimum_arch)
@@ -223,7 +227,8 @@ def _nvcc(image: Image, matrix: Matrix) -> Nvcc:
     """Return where the nvcc of an image's CUDA toolkit comes from: wheels, Debian or NVIDIA's
     image.
 
-    Raises UserError if the matrix names no provider for this toolkit.
+    With it are returned the parts to get there: requirements of wheels, a Debian suite or the name
+    of an image. Raises UserError if the matrix names no provider for this toolkit.
     """
     toolkit = matrix.toolkits[str(image.toolkit_cuda)]
     # `devel` are the wheels with the compiler and its headers.

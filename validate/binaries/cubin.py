@@ -37,7 +37,9 @@ class CubinFacts(TypedDict, total=False):
 def cubin_facts(content: bytes) -> CubinFacts:
     """Return what the header of a file says, which may be a cubin or anything else.
 
-    Of a file that is no 64-bit ELF file it is only the size; `machine` and `arch` are None.
+    `content` is the whole file. `machine` is the ELF header's number of the processor, `arch` the
+    GPU's architecture: 90 for sm_90. A file that is no 64-bit ELF file gives only the size in
+    bytes; `machine` and `arch` are then None.
     """
     is_elf = len(content) >= _HEADER_BYTES and content.startswith(b"\x7fELF\x02")
     if not is_elf:

@@ -152,10 +152,12 @@ def _count_by_gnu_hash(table: DynamicTable) -> int:
 
 
 def _defined_versions(table: DynamicTable, strings: bytes) -> Iterator[str]:
-    """Yield the versions that a file defines (Elf64_Verdef).
+    """Yield the versions of symbols, such as `GLIBC_2.36`, that a file defines (Elf64_Verdef).
 
-    Raises ElfError if the table is damaged.
+    `table` is the file's dynamic section, and `strings` its table of names. Raises ElfError if the
+    table of versions is damaged.
     """
+    # Where an entry begins in the table. Its own offsets count from there.
     offset = 0
     for _ in range(_count_versions(table, _VERDEF, _VERDEFNUM)):
         entry = table.bytes_at(_VERDEF, _VERDEF_ENTRY.size, skip=offset)
@@ -169,7 +171,8 @@ def _defined_versions(table: DynamicTable, strings: bytes) -> Iterator[str]:
 def _needed_versions(table: DynamicTable, strings: bytes) -> Iterator[tuple[str, frozenset[str]]]:
     """Yield each library of which a file needs versions, with these versions (Elf64_Verneed).
 
-    Versions that may be missing are left out. Raises ElfError if the table is damaged.
+    `table` is the file's dynamic section, and `strings` its table of names. Versions that may be
+    missing are left out. Raises ElfError if the table of versions is damaged.
     """
     # Where an entry begins in the table. Its own offsets count from there.
     offset = 0

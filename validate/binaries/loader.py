@@ -289,8 +289,9 @@ class Process:
     def resolve(self, name: str, needed_by: str, ancestors: Sequence[str] = ()) -> str | None:
         """Return the path of the library that a file gets for a DT_NEEDED name; None if none.
 
-        `needed_by`: that file. `ancestors`: the files through which it came to be loaded, the first
-        of them first.
+        DT_NEEDED are the names of the libraries that a file asks for. `needed_by`: that file.
+        `ancestors`: the files through which it came to be loaded, the first of them first. A
+        library that the process has loaded under this name is taken, wherever it lies.
         """
         if name in self.loaded:
             return self.loaded[name]
@@ -304,7 +305,9 @@ class Process:
     def _candidates(self, name: str, needed_by: str, ancestors: Sequence[str]) -> Iterator[str]:
         """Yield each path at which the loader looks for a library of this name, in its order.
 
-        `needed_by`, `ancestors`: see resolve.
+        The paths need not exist. `needed_by` is the file that needs the library. `ancestors` are
+        the files through which that file came to be loaded, the first of them first. A file may
+        bring folders to search: its DT_RPATH or, in newer files, its DT_RUNPATH.
         """
         needing_file = self._files.get(needed_by)
         runpath = needing_file.runpath if needing_file else ()

@@ -92,10 +92,10 @@ class Settings:
 
 @functools.cache
 def settings(probe: str) -> Settings:
-    """Return how a probe runs: the SETTINGS of its check file.
+    """Return how a probe runs, such as its time limit and its user: SETTINGS of its check file.
 
-    A probe that has no file, whose file has no SETTINGS, or whose file can't be imported, has the
-    defaults.
+    `probe` is such as `gpu.speed`, whose check file is gpu/speed.py. A probe that has no file,
+    whose file has no SETTINGS, or whose file can't be imported, has the defaults.
     """
     if file_of(probe) is None:
         return Settings()
@@ -126,8 +126,10 @@ def import_check(probe: str) -> ModuleType:
 def judge_of(claim: Claim) -> Judge | None:
     """Return the function that judges a claim, from the check file of its probe.
 
-    Returns None if the probe has no file, or the file has no judge for this claim. If the file
-    can't be imported, a judge is returned that finds every evidence UNPROVEN for this reason.
+    A claim is a statement about an image. Its probe, such as `gpu.speed` (the file gpu/speed.py),
+    measures what shows whether it is true: the evidence. Returns None if the probe has no file, or
+    the file has no judge for this claim. If the file can't be imported, a judge is returned that
+    finds every evidence UNPROVEN for this reason.
     """
     if file_of(claim.probe) is None:
         return None
@@ -136,6 +138,7 @@ def judge_of(claim: Claim) -> Judge | None:
     except Exception as error:
         reason = f"the check file of {claim.probe} cannot be imported: {error!r}"
         return lambda _subject, _expect, _evidence: unproven(reason)
+    # A file may have one judge for a whole check, or one for each subject of it.
     return find_judge(judges, claim)
 
 

@@ -55,7 +55,12 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CommandEvidence]]:
 
 
 def run(line: str, seconds: float, folder: str) -> CommandEvidence:
-    """Run a line of a shell in a folder, for at most these seconds, and return how it ended."""
+    """Run a line of a shell in a folder, for at most these seconds, and return how it ended.
+
+    Returns the exit code, the seconds that it took, and the end of what it printed to stdout and
+    stderr. The exit code is None if the time was up: the line was then killed, with all programs
+    that it had started.
+    """
     started = time.monotonic()
     process = subprocess.Popen(
         ["/bin/sh", "-c", line],
@@ -70,7 +75,8 @@ def run(line: str, seconds: float, folder: str) -> CommandEvidence:
         output, _ = process.communicate(timeout=seconds)
         exit_code = process.returncode
     except subprocess.TimeoutExpired:
-        # It may have started others, which hold the pipe: end all of them.
+        # It may have started others, which hold the pipe: end all of them. They are one group,
+        # because the shell was started in a session of its own.
         os.killpg(process.pid, 9)
         output, _ = process.communicate()
         exit_code = None
@@ -82,14 +88,18 @@ def run(line: str, seconds: float, folder: str) -> CommandEvidence:
 
 
 def judge(subject: str, expect: CommandExpect, evidence: CommandEvidence) -> Finding:
-    """Fail unless the command ended with 0."""
+    """Pass if a command that an image declares ended with 0, and in time.
+
+    `subject` is the command's name, `expect` has its line (`run`) and how many seconds it may take.
+    `evidence` is what `run` returned.
+    """
     line = expect["run"]
     exit_code = evidence["exit_code"]
     if exit_code == 0:
         seconds = evidence["seconds"]
         return passed(f"`{line}` ended with 0 after {seconds} s")
 
-    # It was stopped because it took too long.
+    # None: it was stopped because it took too long.
     if exit_code is None:
         limit = expect["seconds"]
         return failed(f"{subject}: `{line}` did not end within {limit} s")

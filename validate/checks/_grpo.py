@@ -79,7 +79,9 @@ def log_probabilities(
     """Return the log-probability of each token in the distribution from which it was sampled.
 
     `logits` is [..., vocabulary], `tokens` and the result are [...]. Temperature 0 is greedy: its
-    distribution is not scaled. `top_k` 0 and `top_p` 1 leave out no token.
+    distribution is not scaled. Only the `top_k` most likely tokens are kept (0: all), and of these
+    the most likely ones until their probabilities reach `top_p` together (1: all). A token that is
+    not kept has -inf.
     """
     torch = importlib.import_module("torch")
     scaled = logits / (temperature or 1.0)
@@ -236,7 +238,10 @@ def read_completions(batch: Mapping[str, Any]) -> list[Completion]:
 def compare_advantages(completions: Sequence[Completion]) -> dict[str, float]:
     """Return how far trl's advantages are from those computed here, and their spread.
 
-    Without a spread all completions would be equally good, and a step would teach nothing.
+    A completion is an answer that was sampled; its advantage says how much better it is than the
+    others to the same prompt. The first figure is the largest difference, the second the range of
+    the advantages computed here. Without a spread all completions would be equally good, and a step
+    would teach nothing.
     """
     advantages = compute_advantages(completions)
     deviations = []
@@ -252,7 +257,7 @@ def compute_advantages(completions: Sequence[Completion]) -> list[float]:
     """Return the advantage of each completion, as GRPO defines it.
 
     That is its reward minus the mean of its group, divided by the group's standard deviation. The
-    completions of one prompt are a group.
+    completions of one prompt are a group. Rewards are computed anew, from the completions' tokens.
     """
     torch = importlib.import_module("torch")
     token_ids = [completion.completion.tolist() for completion in completions]

@@ -67,6 +67,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SilentEvidence]]:
     error is its evidence.
     """
     importlib.import_module("torch")
+    # False sorts before True: those that are alone come first.
     for claim in sorted(claims, key=lambda claim: not claim.expect["alone"]):
         # The probes gpu.silent and cpu.silent share this file.
         device = "cuda" if claim.probe == "gpu.silent" else "cpu"
@@ -80,8 +81,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SilentEvidence]]:
 def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> SilentEvidence:
     """Run the function of one fault, and return how far its result is off.
 
-    On a GPU with less free memory than `gigabytes`, only the memory is returned. `sizes` replace
-    the default sizes of the fault's function, for a rehearsal with smaller ones.
+    `subject` is the name of the fault, `device` is `cuda` or `cpu`. The evidence has the error of
+    the result (`off`), the error of a result that is wrong on purpose (`control`), and what the
+    function cost. On a GPU with less free memory than `gigabytes`, nothing runs, and only the free
+    and the total memory are returned, in GB. `sizes` replace the default sizes of the fault's
+    function, for a rehearsal with smaller ones.
     """
     torch = importlib.import_module("torch")
     on_gpu = device == "cuda"

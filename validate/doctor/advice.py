@@ -116,7 +116,8 @@ _DOCKERS_SHM = 64 * 1024**2
 def advise(hardware: Hardware, stack: Stack) -> Advice:
     """Return the settings and the warnings for one machine and one image.
 
-    The settings are for the GPUs that this torch has code for; if there are none, for the CPU.
+    The settings are for the GPUs that the image's torch has code for; if there are none, for the
+    CPU. `stack` is what the image brings: torch, the targets of its code, and its packages.
     """
     usable = [gpu for gpu in hardware.gpus if runs_on(stack.archs, gpu.capability)]
     if usable:
@@ -141,7 +142,8 @@ def runs_on(targets: tuple[str, ...], capability: tuple[int, int]) -> bool:
 def _choose_for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[Setting]:
     """Yield the settings for the GPUs that this torch has code for.
 
-    They are what the weakest can do: a process group needs the same settings everywhere.
+    They are what the weakest can do: a process group needs the same settings everywhere. `usable`
+    are these GPUs, at least one; `hardware` lists all.
     """
     capability = min(gpu.capability for gpu in usable)
     reason = f"this torch has code for {len(usable)} of {len(hardware.gpus)} GPUs"
@@ -166,7 +168,7 @@ def _choose_for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Ite
 
 
 def _hide_unusable_gpus(usable: list[Gpu], hardware: Hardware) -> Setting:
-    """Return the setting that hides the GPUs without code from torch.
+    """Return the setting of CUDA_VISIBLE_DEVICES that hides the GPUs that torch has no code for.
 
     If CUDA_VISIBLE_DEVICES is set already, GPUs are named by its entries, which may be `2` or
     `GPU-aa`; else by their numbers.
@@ -199,6 +201,7 @@ def _choose_attention(capabilities: list[tuple[int, int]], stack: Stack) -> Sett
     The first of these that does: flash-attn 4, flash-attn 2, xformers, and torch's SDPA, which
     always works.
     """
+    # The lowest first number and the highest must both be Hopper's, 9.
     # flash-attn 4 compiles for any GPU, but has been seen to run on Hopper only: on Blackwell its
     # backward hung with nvidia-cutlass-dsl 4.6.0 (flash-attention#2797).
     lowest, highest = min(capabilities), max(capabilities)

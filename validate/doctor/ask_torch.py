@@ -39,8 +39,10 @@ def main(_arguments: Sequence[str] = ()) -> int:
 def _report_torch() -> None:
     """Report torch's version, its targets and its GPUs, each as soon as it is known.
 
-    If something fails, its error is reported and what follows is left out. Each GPU is a fact of
-    its own; "assembled" says whether Triton's ptxas knows it.
+    To report is to print a line with facts, which is not lost if the process crashes next. If
+    something fails, its error is reported and what follows is left out. Each GPU is a fact of its
+    own; "memory" is in bytes, "unified" means memory that it shares with the CPU, and "assembled"
+    says whether Triton's assembler (ptxas) knows the GPU.
     """
     try:
         torch: Any = importlib.import_module("torch")
@@ -74,7 +76,8 @@ def _report_torch() -> None:
 def _report_imported(name: str, module: str) -> None:
     """Report the version of a package whose module can be imported, or the error of the import.
 
-    Nothing is reported of a package that is not installed.
+    `name` is the package's, as pip knows it, and `module` what is imported. Nothing is reported of
+    a package that is not installed.
     """
     try:
         version = metadata.version(name)
@@ -90,8 +93,8 @@ def _report_imported(name: str, module: str) -> None:
 def _triton_assembles(arch: int) -> bool:
     """Return whether the ptxas that Triton takes for an architecture (103 for sm_103) knows it.
 
-    True if there is no ptxas, it does not run, or it does not list its targets: then nothing is
-    known against it.
+    ptxas is the assembler of CUDA, which makes machine code for a GPU. True if there is no ptxas,
+    it does not run, or it does not list its targets: then nothing is known against it.
     """
     # Triton takes the first of these that exists: ptxas-blackwell before ptxas where it has both,
     # and of each the one that a variable names before the one that it brought.

@@ -60,10 +60,10 @@ def inspect() -> Inspection:
 
 
 def ask(command: Sequence[str], subject: str) -> list[dict[str, Any]]:
-    """Return the facts that a process reports.
+    """Run a command, and return the facts that it reports, a dictionary for each line.
 
-    If it does not end well, the last of them is an error that says so. `subject`: who is asked, for
-    that error.
+    If it does not start, fails or takes too long, nothing is raised: the last of the facts is an
+    `error` that says so. `subject`: who is asked, for that error.
     """
     try:
         process = subprocess.run(
@@ -132,7 +132,11 @@ def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware
 
 
 def _make_gpu(facts: Facts) -> Gpu:
-    """Return the GPU that NVML or torch describes with these facts. NVML says less than torch."""
+    """Return the GPU that torch or NVML, the driver's library, describes with these facts.
+
+    NVML says less than torch: what is missing has a default. `unified` means that the CPU shares
+    the GPU's memory, `assembled` that Triton's assembler knows the GPU.
+    """
     major, minor = facts["capability"]
     name = facts["name"]
     return Gpu(
@@ -182,7 +186,11 @@ def _name_target(arch: str, kind: str) -> str:
 
 
 def _inspect_machine() -> Hardware:
-    """Return everything about the machine but the GPUs and the driver."""
+    """Return everything about the machine but the GPUs and the driver, in bytes where it is memory.
+
+    The entries of CUDA_VISIBLE_DEVICES are there as well, which choose the GPUs.
+    """
+    # None: this container has no /dev/shm, memory that processes share.
     shm = shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     entries = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
@@ -212,6 +220,7 @@ def disks() -> list[Disk]:
         if disk is not None:
             known_disks.append(disk)
 
+    # Two disks on one device with the same permission are one element here.
     devices = {(disk.writable, Path(disk.path).stat().st_dev) for disk in known_disks}
     if len(known_disks) == 2 and len(devices) == 1:
         return [replace(known_disks[0], holds="checkpoints and downloads")]

@@ -58,7 +58,9 @@ def json_data(inspection: Inspection, advice: Advice) -> dict[str, Any]:
 def text(inspection: Inspection, advice: Advice) -> Iterator[str]:
     """Yield the lines of `doctor`'s report: facts, settings, warnings, and errors with hints.
 
-    Long lines are wrapped at the terminal's width.
+    An inspection has what the machine and the image are, and the errors that it met (`troubles`).
+    `advice` has the settings and warnings that follow. Long lines are wrapped at the terminal's
+    width.
     """
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
     yield from _write_facts(inspection)
@@ -110,7 +112,7 @@ def _describe_gpu(gpu: Gpu) -> str:
 
 
 def _write_setting(setting: Setting, width: int) -> Iterator[str]:
-    """Yield name, value and reason of a setting in columns.
+    """Yield the lines of a setting: its name, value and reason, in columns.
 
     The reason is in a line below if the value is too long for its column. `width`: of the terminal.
     """

@@ -18,7 +18,8 @@ def allocator_variable(torch: tuple[int, int]) -> str:
 def container_memory() -> int:
     """Return how many bytes this container may use; 0 if that is not known.
 
-    This is the lowest of the limits of cgroup v2 and v1 and the machine's memory.
+    This is the lowest of the limits of cgroup v2 and v1 (by which the kernel limits a container)
+    and the machine's memory.
     """
     limits = [
         _read_number("/sys/fs/cgroup/memory.max"),

@@ -39,9 +39,10 @@ def walk(
 ) -> Iterator[tuple[str, os.stat_result]]:
     """Yield path and lstat of everything below a folder, folders too.
 
-    Folders that can't be listed are appended to `unreadable`. What an engine mounts is on another
-    device (`st_dev`) than the folder around it. Single files, such as /etc/hosts, do not belong to
-    the image. Folders do with `volumes`: they are the volumes that it declares.
+    Folders that can't be listed are appended to `unreadable`. /proc and the like are left out. What
+    an engine mounts is on another device (`st_dev`) than the folder around it. Single files, such
+    as /etc/hosts, do not belong to the image. Folders do with `volumes`: they are the volumes that
+    it declares.
     """
     root_device = os.lstat(top).st_dev
     # Folders to list, each with its device.

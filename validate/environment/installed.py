@@ -117,12 +117,14 @@ def distributions(folders: Iterable[str]) -> tuple[Distribution, ...]:
 
 
 def without_copies_of_metadata(installed: Iterable[Distribution]) -> list[Distribution]:
-    """Leave out distributions that are only metadata, copied from a folder that comes later.
+    """Return the distributions without those that are only metadata, copied from a later folder.
 
+    `installed` is in the order of sys.path, and so is the result.
     An environment of additions has such copies, so that pip counts the image's packages as
     installed there (templates/additions/create.py). A copy lists the same files as the distribution
     itself, and none of them is beside it.
     """
+    # From the end, so that a distribution itself is seen before its copy.
     kept: list[Distribution] = []
     later_versions: set[tuple[str, str]] = set()
     for distribution in reversed(list(installed)):
@@ -222,9 +224,10 @@ def _read_headers(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _read_record(record: Path) -> tuple[Entry, ...] | None:
-    """Return the path and SHA-256 of each file in a RECORD.
+    """Return the path and SHA-256 of each file in a RECORD, the list of a package's files.
 
-    None if there is no RECORD or it can't be parsed.
+    Paths are absolute. The hash is base64, and empty for a file without one. None if there is no
+    RECORD or it can't be parsed.
     """
     if not record.is_file():
         return None
@@ -236,6 +239,7 @@ def _read_record(record: Path) -> tuple[Entry, ...] | None:
         return None
 
     entries = []
+    # A row is PATH,sha256=HASH,BYTES. The path begins at the folder of packages.
     for row in rows:
         path = os.path.normpath(os.path.join(location, row[0]))  # noqa: PTH118  40,000 times
         has_sha256 = len(row) > 1 and "sha256=" in row[1]

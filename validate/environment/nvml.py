@@ -76,8 +76,9 @@ class _Memory(ctypes.Structure):
 def read_by_nvml(folder: Path | None = None) -> NvmlInventory:
     """Return the driver's version, the GPUs and the links between them, as NVML reports them.
 
-    Links that NVML can't describe are left out. `folder` holds libnvidia-ml.so.1, if the loader
-    does not find it. Raises DriverError.
+    A link is [first, second, kind], with the numbers of two GPUs. Links that NVML can't describe
+    are left out. `folder` holds libnvidia-ml.so.1, if the loader does not find it. Raises
+    DriverError.
     """
     with _nvml_devices(folder) as (library, devices):
         driver = _call_for_text(library, "nvmlSystemGetDriverVersion")
@@ -108,7 +109,11 @@ def _nvml_devices(folder: Path | None) -> Iterator[tuple[ctypes.CDLL, list[ctype
 
 
 def _read_gpu_by_nvml(library: ctypes.CDLL, device: ctypes.c_void_p) -> Gpu:
-    """Return name, compute capability and memory of a GPU, by NVML. Raises DriverError."""
+    """Return name, compute capability and memory of a GPU, by NVML. Raises DriverError.
+
+    Memory is in bytes. `device` is NVML's handle of the GPU. The result has the key `unified` if
+    the GPU shares the machine's memory.
+    """
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call(
         library,
@@ -352,7 +357,8 @@ def read_by_cuda() -> CudaInventory:
 def _read_gpu_by_cuda(library: ctypes.CDLL, index: int) -> Gpu:
     """Return name, compute capability and memory of a GPU, by libcuda. Raises DriverError.
 
-    index: its number among the GPUs that this process may use.
+    `index` is its number among the GPUs that this process may use. Memory is in bytes. The result
+    has the key `unified` if the GPU shares the machine's memory.
     """
     device, memory = ctypes.c_int(), ctypes.c_size_t()
     name = ctypes.create_string_buffer(_TEXT_BYTES)

@@ -9,8 +9,9 @@ def first_of(patterns: Iterable[str]) -> Callable[[str], str | None]:
     """Return a function that returns the first pattern (fnmatch) that a path matches, or None.
 
     Of 50,000 paths nearly all lack the plain text of a pattern, so that is looked for first: it
-    takes far less time.
+    takes far less time. The order of the patterns counts: put the most specific one first.
     """
+    # The longest part of each pattern without wildcards: whatever matches it has this text.
     texts_and_patterns = [(_longest_plain_text(pattern), pattern) for pattern in patterns]
 
     def find_pattern(path: str) -> str | None:

@@ -41,7 +41,8 @@ class UserEnvironment:
 def of_this_process() -> UserEnvironment:
     """Return the environment that this process was started with, as the kernel remembers it.
 
-    os.environ may differ: sitecustomize can change it.
+    That is its variables, working directory, Python and user. os.environ is used only if /proc
+    can't be read: sitecustomize can change it.
     """
     environ: dict[str, str] = {}
     try:

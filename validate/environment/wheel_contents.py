@@ -95,8 +95,10 @@ def rows_of_wheel(record: Iterable[Sequence[str]]) -> dict[str, str]:
 def installed_path(path: str) -> str:
     """Return where an installer puts a file of a wheel, in this module's form of paths.
 
-    It is `:bin/f2py` for `numpy-1.26.4.data/scripts/f2py`: see "The .data directory" in the
-    specification of the binary distribution format. `path` is as the wheel's RECORD has it.
+    A path is relative to the folder of packages. One that begins with `:` is relative to the folder
+    of the environment. It is `:bin/f2py` for `numpy-1.26.4.data/scripts/f2py`: see "The .data
+    directory" in the specification of the binary distribution format. `path` is as the wheel's
+    RECORD has it.
     """
     data = _DATA.fullmatch(path)
     if not data:
@@ -116,9 +118,10 @@ def installed_path(path: str) -> str:
 def rows_of_installed(distribution: Distribution, environment: str) -> dict[str, str]:
     """Return path -> sha256 from an installed RECORD, as the RECORD inside its wheel has them.
 
-    Paths are in this module's form. What the installer added is left out, and what it changed is
-    changed back. `environment` is the virtual environment's folder. Its scripts are read, too,
-    because an installer writes its interpreter into them.
+    RECORD is the list of a package's files. A path in the result is relative to the folder of
+    packages; one that begins with `:`, to the environment. What the installer added is left out,
+    and what it changed is changed back. `environment` is the virtual environment's folder. Its
+    scripts are read, too, because an installer writes its interpreter into them.
     """
     python = f"{environment}/bin/python"
     # Command of an entry point -> the hash of each launcher that an installer may write for it.

@@ -20,8 +20,8 @@ class Target(NamedTuple):
 def fits(tag: str, target: Target) -> bool:
     """Return whether a wheel with this tag runs on the target's CPython, machine and glibc Linux.
 
-    Each part of a tag may name several values: `py2.py3-none-any`. A text that is no tag fits
-    nothing.
+    A tag is INTERPRETER-ABI-PLATFORM, and each part may name several values: `py2.py3-none-any`. A
+    text without three parts fits nothing.
     """
     parts = tag.split("-")
     if len(parts) != 3:

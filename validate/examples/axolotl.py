@@ -28,8 +28,9 @@ from validate.examples.trained import (
 
 
 def read_axolotl(run: Run) -> TrainingResult:
-    """Return what `axolotl train` trained.
+    """Return what `axolotl train` trained, with all that is needed to repeat it in plain torch.
 
+    `run` is the example that has run to its end: its folder and its configuration say what it was.
     With `adapter` in its configuration that is adapters, otherwise all weights. With `rl: dpo` it
     learned preferences. If the example asked the trained model a question (ask.sh), the fact
     "answered" is the length of the answer in characters.
@@ -144,7 +145,8 @@ def count_data_ranks(run: Run) -> int:
     """
     tensor_parallel = int(run.config.get("tensor_parallel_size") or 1)
     context_parallel = int(run.config.get("context_parallel_size") or 1)
-    # Both spellings count: `--num_processes 2` and `--num_processes=2`.
+    # The option that sets the number stands in a command. Both spellings count:
+    # `--num_processes 2` and `--num_processes=2`.
     words = " ".join(run.example["commands"]).replace("=", " ").split()
     processes = 1
     for index, word in enumerate(words):
@@ -180,7 +182,9 @@ def read_start_of_adapters(out: Path, config: Mapping[str, Any]) -> Adapters:
 def rebuild_batches(run: Run, rank_count: int) -> list[Batch]:
     """Return the batch of every step, with the rows of all ranks in the order of training.
 
-    That is the order of the file (`curriculum_sampling`) or the one that the seed gives.
+    Ranks are the processes that train together: `rank_count` of them have rows of their own. A
+    batch is tensors of tokens and labels. The order is that of the file (`curriculum_sampling`) or
+    the one that the seed gives.
     """
     # A row is a tuple of parts: in DPO the chosen and the rejected answer, otherwise one.
     config = run.config

@@ -51,7 +51,7 @@ def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping
 
     Each example has a fork of its own, since frameworks patch the modules that others import. On a
     CPU with many cores several run side by side and share the cores. Evidence is yielded as it
-    comes, so its order is not that of the claims.
+    comes, so its order is not that of the claims. If an example fails, its evidence is the error.
     """
     at_once = 1
     # None: torch chooses how many threads each process has.
@@ -133,7 +133,8 @@ def compare_with_plain_torch(result: TrainingResult) -> Mapping[str, object]:
 def list_unmoved_tensors(result: TrainingResult) -> Mapping[str, object]:
     """Return which tensors the saved result lacks, which did not move in training, how many did.
 
-    If adapters were trained, these are their A and B: `model.layers.0.mlp.up_proj.A`.
+    "lacking" and "unmoved" are names, "moved" is a number. If adapters were trained, these are
+    their A and B: `model.layers.0.mlp.up_proj.A`.
     """
     if result.adapters:
         before = flatten_pairs(result.adapters.start)
@@ -275,7 +276,9 @@ def apply_saved(result: TrainingResult, saved: Mapping[str, Any], base: Weights)
 def update_deviation(start: Weights, weights: Weights, expected: Weights) -> float:
     """Return |weights - expected| / |expected - start|, in 2-norms over all weights together.
 
-    0 is the expected change, 1 is no change at all. Infinite if no change is expected.
+    `start` are the weights before a training, `weights` and `expected` those after it, all by name.
+    The result is 0 for the expected change and 1 for no change at all; infinite if no change is
+    expected. Raises KeyError if one of the expected weights is missing.
     """
     squared_difference = 0.0
     squared_change = 0.0
@@ -344,8 +347,8 @@ def apply_parameters(
 ) -> Weights:
     """Return all weights of a model in training, so that gradients reach its parameters.
 
-    Without adapters the parameters are the weights. With adapters they are A and B of each module,
-    by the names of `flatten_pairs`, and are added to the base.
+    Without adapters the parameters are the weights. With adapters they are the LoRA matrices A and
+    B of each module, named `MODULE.A` and `MODULE.B`, and scale * B A is added to the base.
     """
     if adapters is None:
         return parameters
@@ -381,7 +384,8 @@ def token_loss(logits: Any, labels: Any, *, counts_all_labels: bool = False) -> 
     """Return the mean cross entropy of predicting each next token that has a label.
 
     `logits` is [rows, length, vocabulary], `labels` [rows, length]. The mean is over the predicted
-    labels, or over all labels (TrainingResult.counts_all_labels).
+    labels, or over all labels (`counts_all_labels`): those of the first tokens, too, which nothing
+    predicts. A label is IGNORED where there is no loss.
     """
     torch = importlib.import_module("torch")
     # The logits at a token predict the next one.

@@ -47,9 +47,10 @@ def read_program(run: Run) -> TrainingResult:
 def read_qlora(run: Run) -> TrainingResult:
     """Return the result of a program that trained LoRA adapters over 4-bit weights (QLoRA).
 
-    That is everything that is compared with the same training in plain torch: the weights and
-    adapters before, the losses and batches, and the adapters after. bitsandbytes rounds the weights
-    to NF4, so those below the adapters are rounded here, too.
+    `run` is the program that has run to its end. The result is everything that is compared with the
+    same training in plain torch: the weights and adapters before, the losses and batches, and the
+    adapters after. bitsandbytes rounds the weights to NF4, so those below the adapters are rounded
+    here, too.
     """
     start = round_to_nf4(read_tensors(run.model), read_shape(run.model))
     adapters = draw_adapters(run, run.config["lora"])
@@ -130,9 +131,10 @@ def read_rewards(run: Run) -> Mapping[str, object]:
 
 
 def read_booster(run: Run) -> TrainingResult:
-    """Return what ColossalAI's Booster trained.
+    """Return what a program with ColossalAI's Booster trained, to compare it with plain torch.
 
-    It takes the rows in the order of the file, does not clip gradients, and saves in shards.
+    The fact "shards" is the number of files with weights that it saved. The Booster takes the rows
+    in the order of the file, does not clip gradients, and saves in shards.
     """
     settings = run.config["training"]
     rows = read_rows(run)
@@ -161,9 +163,10 @@ _UNSLOTH_TARGETS = (
 
 
 def read_unsloth(run: Run) -> TrainingResult:
-    """Return the adapters that a program with unsloth trained over 4-bit weights.
+    """Return what a program with unsloth trained: LoRA adapters over 4-bit weights.
 
-    Changes this process: its working directory, its environment, and whatever unsloth patches.
+    The program's run has ended; its files are read and loaded here. Changes this process: its
+    working directory, its environment, and whatever unsloth patches.
     """
     # Without this variable unsloth's models return no logits, to save memory.
     os.environ["UNSLOTH_RETURN_LOGITS"] = "1"
@@ -211,7 +214,7 @@ def read_unsloth(run: Run) -> TrainingResult:
 
 
 def describe_full_training(run: Run, compute_logits: Callable[[Any], Any]) -> TrainingResult:
-    """Return what the Trainer trained if it trained all weights.
+    """Return what transformers' Trainer trained, for a program that trained all weights.
 
     `compute_logits` gives the logits of tokens by the saved result. If the program trained adapters
     instead, `describe_adapter_training` calls this and replaces what differs, such as `saved`.
@@ -258,7 +261,9 @@ def describe_adapter_training(
 ) -> TrainingResult:
     """Return what the Trainer trained if it trained adapters over the frozen weights `start`.
 
-    The program merged the adapters into the model's own weights, which are not quantised.
+    The program merged the adapters into the model's own weights, which are not quantised. The
+    `adapters` are those before training; `compute_logits` gives the logits of tokens by the saved
+    result.
     """
     training = describe_full_training(run, compute_logits)
     result = run.result()
@@ -287,8 +292,8 @@ def does_trainer_count_all_labels() -> bool:
 def read_rows(run: Run) -> list[Batch]:
     """Return tokens and labels of every line of a program's data, as the programs make them.
 
-    The text is the instruction, the input and the output, padded or cut to one length. Every token
-    is a label, but for the padding.
+    A line is JSON, and its text is the instruction, the input and the output, padded or cut to one
+    length. Every token is its own label, but for the padding, which has none (IGNORED).
     """
     torch = importlib.import_module("torch")
     transformers = importlib.import_module("transformers")
@@ -311,7 +316,7 @@ def draw_adapters(run: Run, lora: Mapping[str, Any]) -> Adapters:
     """Return the LoRA adapters with which a program's training began, by drawing them again.
 
     peft draws the matrix A at random. The program sets its seed just before, so the same seed gives
-    the same numbers here. `lora` holds the arguments of peft's LoraConfig.
+    the same numbers here. B is zero. `lora` holds the arguments of peft's LoraConfig.
     """
     transformers = importlib.import_module("transformers")
     peft = importlib.import_module("peft")

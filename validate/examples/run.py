@@ -94,7 +94,7 @@ def run(example: Mapping[str, Any], place: Path, device: str) -> Run:
 
 
 def run_command(command: str, folder: Path, deadline: float, variables: Mapping[str, str]) -> None:
-    """Run a command in a folder, with these variables added to the environment, and print its log.
+    """Run a command in a folder, with `variables` added to the environment, and print its log.
 
     `deadline` is a time of time.monotonic(). Raises ExampleError with the last that the command
     printed, if it fails or is not done by then.
@@ -119,10 +119,11 @@ def run_command(command: str, folder: Path, deadline: float, variables: Mapping[
 
 
 def find_cause(log: str) -> str:
-    """Return the line of a failed command's log that names the cause.
+    """Return the line of a failed command's log that names the cause; a long one is cut.
 
-    It is the last exception of a rank, if there is one, since its launcher's exception follows from
-    it; otherwise the last exception, or the last three lines where none was printed.
+    It is the last exception of a rank (a process that torchrun started), if there is one, since
+    torchrun's own exception follows from it; otherwise the last exception, or the last three lines
+    where none was printed.
     """
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     exceptions = [line for line in lines if _EXCEPTION.match(line)]

@@ -87,11 +87,14 @@ class TrainingResult:
 
 
 def read_shape(model: Path) -> Shape:
-    """Return the shape of a Llama from the config.json that transformers saved in its folder."""
+    """Return a Llama's sizes, such as the number of layers, from the config.json in its folder.
+
+    Raises FileNotFoundError if there is no such file, KeyError if it lacks a size.
+    """
     config = json.loads((model / "config.json").read_text())
     rope_theta = config.get("rope_theta")
     if not rope_theta:
-        # transformers 5 moved it.
+        # transformers 5 writes it here.
         rope_theta = config["rope_parameters"]["rope_theta"]
     return Shape(
         vocabulary=config["vocab_size"],
@@ -152,7 +155,7 @@ def read_stored_dtype(folder: Path) -> str:
 
 
 def pair_adapter_tensors(tensors: Weights) -> dict[str, AdapterPair]:
-    """Return A and B of each module, from tensors with the names that peft gives them.
+    """Return the LoRA matrices A and B of each module, from tensors that peft has named.
 
     A name is `base_model.model.MODULE.lora_A.weight`, or with `lora_B`. Other tensors, and an A
     without its B, are left out.
@@ -188,10 +191,11 @@ def round_to_nf4(weights: Weights, shape: Shape) -> dict[str, Any]:
 def round_to_double_quantised_nf4(
     weights: Weights, shape: Shape, device: str, dtype: Any
 ) -> dict[str, Any]:
-    """Return the weights with every projection rounded to NF4 by bitsandbytes, and back.
+    """Return the weights with every projection rounded to 4 bits (NF4) by bitsandbytes, and back.
 
-    The weights are quantised from `dtype` on `device`. "Double quantised" means that the blocks'
-    scales are stored in 8 bits, too. The check 4bit-llama tests bitsandbytes' NF4 itself.
+    A projection is a linear layer inside a block of the model, of this `shape`. The weights are
+    quantised from `dtype` on `device`, and returned in float32. "Double quantised" means that the
+    blocks' scales are stored in 8 bits, too. The check 4bit-llama tests bitsandbytes' NF4 itself.
     """
     functional = importlib.import_module("bitsandbytes.functional")
     rounded = dict(weights)
@@ -222,7 +226,7 @@ def shuffle_row_numbers(row_count: int, seed: int) -> list[int]:
 def stack_batches(
     rows: Sequence[Batch], order: Sequence[int], batch_size: int, steps: int
 ) -> list[Batch]:
-    """Return a batch for each step, of rows of one length, taken in this order.
+    """Return a batch for each step of a training, of rows of one length, taken in this order.
 
     A row is a pair of tensors of one dimension, tokens and labels. `order` has the rows' numbers,
     at least `batch_size` for each of the steps.
@@ -243,6 +247,7 @@ def pad_batches(
     """Return a batch for each step, of rows of any length, taken in this order (rows' numbers).
 
     An element of `rows` has one part; or two that DPO compares, the chosen and the rejected answer.
+    A part is the tokens of a text and their labels.
     A batch has the first parts of its rows, and then their second parts. Shorter parts are padded
     on the right, where it changes nothing for the tokens before.
     """

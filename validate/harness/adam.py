@@ -44,8 +44,9 @@ class CompiledDeviations(Deviations):
 def compare(make_optimizer: MakeOptimizer, device: str = "cpu") -> Deviations:
     """Take four steps with an optimiser, and return how far its weights are from the reference.
 
-    `make_optimizer` is called with the parameters and the settings of AdamW. The reference is
-    torch's AdamW in float64. Start and gradients are random, and the same for all. The controls are
+    `make_optimizer` is called with the parameters and the settings of AdamW, and returns the
+    optimiser. The reference is torch's AdamW in float64. Start and gradients are random, and the
+    same for all. Each deviation is the largest difference of any weight. The controls are
     optimisers that lack a part of AdamW, and must be farther away.
     """
     torch = importlib.import_module("torch")
@@ -81,9 +82,10 @@ def _take_steps(
     device: str,
     dtype: Any,
 ) -> list[Any]:
-    """Take one step for each set of gradients, on `device` in `dtype`.
+    """Take one step of an optimiser for each set of gradients, on `device` in `dtype`.
 
-    Returns the weights after the last step, in float64 on the CPU. `start` is not changed.
+    `start` has the weights before, one tensor a parameter; a set of gradients has one for each,
+    too. Returns the weights after the last step, in float64 on the CPU. `start` is not changed.
     """
     torch = importlib.import_module("torch")
     parameters = [torch.nn.Parameter(tensor.to(device, dtype, copy=True)) for tensor in start]

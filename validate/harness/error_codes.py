@@ -68,9 +68,9 @@ _NVLS = re.compile(r"\bnvls\.cc:\d+|\(NVLS\)")
 
 
 def codes_of(error: BaseException) -> ErrorCodes:
-    """Return the numbers that an exception of CUDA, NCCL or the kernel has; else an empty dict.
+    """Return the error numbers that an exception of CUDA, NCCL or the kernel carries; {} if none.
 
-    For example `{"cuda_error": 214}`.
+    For example `{"cuda_error": 214}`, or `{"failed_call": "pidfd_getfd", "errno": 1}`.
     """
     if isinstance(error, DriverError):
         # Calls that do not start with `cu` are NVML's, whose numbers have other meanings.
@@ -82,6 +82,7 @@ def codes_of(error: BaseException) -> ErrorCodes:
 
     message = str(error)
     codes = _cuda_codes(error, message)
+    # A call of the kernel or of InfiniBand's library: its name, and the text of its error number.
     if failed := _FAILED_CALL.search(message):
         codes["failed_call"] = failed["call"]
         codes["errno"] = _ERRNOS[failed["text"]]
@@ -91,9 +92,10 @@ def codes_of(error: BaseException) -> ErrorCodes:
 
 
 def _cuda_codes(error: RuntimeError, message: str) -> ErrorCodes:
-    """Return CUDA's number of an error of torch: an attribute, a number or a known text.
+    """Return CUDA's number of an error that torch raised, as `{"cuda_error": NUMBER}`.
 
-    `message` is that of the error. Empty if it is no error of CUDA, or its text is not known.
+    It stands in an attribute of the error or in its `message`, or the message has a text whose
+    number is known. Empty if it is no error of CUDA, or its text is not known.
     """
     # torch.AcceleratorError has the number from torch 2.8 on (pytorch/pytorch#152023).
     attribute = getattr(error, "error_code", None)
@@ -105,7 +107,7 @@ def _cuda_codes(error: RuntimeError, message: str) -> ErrorCodes:
         number = _RUNTIME_TEXTS.get(cuda_error["text"].strip())
         return {"cuda_error": number} if number else {}
 
-    # This error has the number in its message, and names the call.
+    # Where the driver does not start, the message has the number and names the call.
     if at_start := _DEVICE_COUNT.search(message):
         return {"cuda_call": at_start["call"], "cuda_error": int(at_start["number"])}
     return {}

@@ -84,7 +84,11 @@ def _write_evidence(measure: Callable[[], Mapping[str, object]], result: Path) -
 
 
 def _read_evidence(result: Path, end: "ForkEnd") -> dict[str, Any]:
-    """Return the evidence that a fork wrote, or a `crash` error if it ended without writing any."""
+    """Return the evidence (what was measured) that a fork wrote to the file `result`.
+
+    If the fork ended without writing any, the evidence is an error of the kind `crash`, which says
+    how it ended.
+    """
     if result.exists():
         evidence: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         return evidence
@@ -130,8 +134,9 @@ def fork_each(
 ) -> Iterator[ForkEnd]:
     """Do each work in a fork of this process, up to `at_once` at the same time.
 
-    Yields how each fork ended, as it ends. With `own_sessions`, each fork leads a session of its
-    own, and everything it started is killed when it ends or is late.
+    Yields how each fork ended, as it ends: `number` in it is the index of the work. With
+    `own_sessions`, each fork leads a session of its own, and everything it started is killed when
+    it ends or is past its deadline. A work that raises ends its fork with status 1.
     """
     waiting = deque(enumerate(works))
     running: dict[int, _RunningFork] = {}  # by process ID
@@ -161,8 +166,8 @@ def _end_of_fork(
 ) -> ForkEnd | None:
     """Return how a fork ended, or that it was killed because it is late; None: it still runs.
 
-    `deadline`: the seconds that it may run. If it leads a session (`own_session`), the processes
-    that it started are killed in both cases.
+    If it is killed, the exit code in the result is None. `deadline`: the seconds that it may run.
+    If it leads a session (`own_session`), the processes that it started are killed in both cases.
     """
     # Look whether it has ended, without waiting. `os.wait` would also take other children of this
     # process.
@@ -255,13 +260,17 @@ def end_session(pid: int) -> None:
 
 
 def find_descendants(pid: int) -> list[int]:
-    """Return the IDs of all processes that a process started, directly or through others."""
+    """Return the IDs of all processes that a process started, directly or through others.
+
+    A process whose parent has ended is not found. `pid` itself is not among them.
+    """
     children: dict[int, list[int]] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         # A process may end while the folder is read.
         with suppress(OSError):
             # "ID (program) state parent ...", where the program's name may hold brackets: proc(5).
             after_name = file.read_bytes().rpartition(b")")[2].split()
+            # After the name come the state and the parent's ID.
             parent = int(after_name[1])
             children.setdefault(parent, []).append(int(file.parent.name))
 
@@ -307,7 +316,7 @@ def map_on_all_cores(
     """Yield `function(item)` of each item, in the order in which they are done.
 
     One forked process a core does the work, and takes `chunk` items at a time. So the function must
-    be one that pickle finds by its name.
+    be one that pickle finds by its name: no lambda. What it raises is raised here.
     """
     # For a single item, no process is worth starting.
     if len(items) < 2:

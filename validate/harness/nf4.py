@@ -51,6 +51,7 @@ def dequantise(packed: Any, absmax: Any, shape: tuple[int, ...], block: int) -> 
 def round_weights(weight: Any, block: int = BLOCK_SIZE) -> Any:
     """Return weights as they are after quantising to NF4 and decoding again, in float32.
 
+    NF4 has 16 levels from -1 to 1 (LEVELS); a weight becomes the nearest, times its block's scale.
     Each block of `block` values is scaled by its largest absolute value, so the number of values
     must be a multiple of `block`.
     """

@@ -63,9 +63,10 @@ def relative_error(measured: Any, exact: Any) -> float:
 def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: Any) -> Any:
     """Compute the logits of a Llama, with every step in `dtype`.
 
-    `weights` are named as transformers saves them. `tokens` is [batch, length]; the result is
-    [batch, length, vocabulary]. Each layer changes the states `x`, [batch, length, hidden], twice:
-    x + attention(norm(x)), and then x + down(silu(gate(norm(x))) * up(norm(x))).
+    `weights` are named as transformers saves them. `shape` has the model's sizes, such as the
+    number of layers. `tokens` is [batch, length]; the result is [batch, length, vocabulary]. Each
+    layer changes the states `x`, [batch, length, hidden], twice: x + attention(norm(x)), and then
+    x + down(silu(gate(norm(x))) * up(norm(x))).
     """
     torch = importlib.import_module("torch")
     weights = {name: weight.to(dtype) for name, weight in weights.items()}
@@ -91,7 +92,7 @@ def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: A
 def _attention(
     weights: Mapping[str, Any], prefix: str, shape: Shape, x: Any, cosine: Any, sine: Any
 ) -> Any:
-    """Compute causal self-attention with grouped key and value heads.
+    """Compute causal self-attention, where a group of query heads shares a key and a value head.
 
     `prefix` is the start of the names of its weights: `model.layers.0.self_attn.`. `x` and the
     result are [batch, length, hidden]; `cosine` and `sine` come from rotation_factors.

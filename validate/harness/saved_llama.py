@@ -58,7 +58,10 @@ class SavedLlama:
         self.saved = self._save()
 
     def _save(self) -> dict[str, Any]:
-        """Save a model with random weights as safetensors, and return the weights in float32."""
+        """Save a model with random weights as safetensors, and return the weights in float32.
+
+        They are named as in the model's state_dict. The same seed gives the same weights.
+        """
         shape = self.shape
         config = self.transformers.LlamaConfig(
             vocab_size=shape.vocabulary,
@@ -100,7 +103,7 @@ class SavedLlama:
         return FROM_PRETRAINED
 
     def load_in_4bit(self, dtype: str) -> Any:
-        """Load the model with its linear layers quantised to NF4, as users of QLoRA do.
+        """Load the saved model with its linear layers quantised to 4 bits (NF4), as QLoRA does.
 
         `dtype` is the name of the type that the layers compute in: `bfloat16`.
         """
@@ -123,7 +126,7 @@ class SavedLlama:
         )
 
     def _convert_to_4bit(self, dtype: str, quantisation: Any) -> Any:
-        """Load the model unquantised and convert its linear layers to 4-bit.
+        """Load the saved model unquantised, and convert its linear layers to 4-bit ones.
 
         These are the steps of `from_pretrained`, which refuses without a GPU: Bnb4BitHfQuantizer in
         transformers 4.50.3 (quantizers/quantizer_bnb_4bit.py). `quantisation` is a
@@ -219,7 +222,8 @@ LEARNING_RATE = 1e-2
 def make_trainer(model: Any, out: Path, rows: list[Any], **settings: Any) -> Any:
     """Return a Trainer of transformers that trains a model on these rows, on the CPU.
 
-    `out` is the folder for checkpoints. `settings` are further TrainingArguments.
+    `rows` is the data set, in the form that the Trainer takes. `out` is the folder for checkpoints.
+    `settings` are further TrainingArguments.
     """
     transformers = importlib.import_module("transformers")
     arguments = transformers.TrainingArguments(

@@ -71,8 +71,9 @@ class Conditions(_Conditions, total=False):
 def watch_gpu(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
     """Yield a function that reads the clocks of torch's first GPU, and that GPU's conditions.
 
-    The conditions are those before this process works on it: what NVML reads (`before`), and how
-    many bytes of its memory are taken (`others`).
+    The conditions are those before this process works on it: what NVML, the driver's library for
+    monitoring, reads (`before`), and how many bytes of its memory are taken (`others`). In a
+    reading, `busy` is the utilization in percent; what NVML can't read has no key.
     """
     # Without a UUID, which older releases of torch do not have, NVML reads its first GPU.
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")).removeprefix("GPU-")
@@ -95,7 +96,8 @@ def summarise_times(seconds: Sequence[float]) -> Timed:
     """Return the median and the spread of the times of several runs.
 
     The spread is the standard deviation as a share of the median. It is estimated from the median
-    distance from the median (MAD), so that a few outliers do not change it.
+    distance from the median (MAD), so that a few outliers do not change it. Raises StatisticsError
+    if there are no times.
     """
     middle = median(seconds)
     distance = median(abs(value - middle) for value in seconds)
@@ -158,8 +160,9 @@ def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
     """Yield a sentence for each thing that may have slowed down a measurement on a GPU.
 
     `times` are the measured times: they may vary too much. `conditions` are readings of the GPU:
-    other work on it, memory that others hold, its limit of power, its clocks under load. Nothing is
-    yielded of what could not be read.
+    other work on it, memory that others hold, its limit of power, its clocks under load. Nothing
+    is yielded of what could not be read. Raises KeyError if `under_load` was not added to the
+    conditions.
     """
     for timed in times:
         if timed["spread"] > NOISY:
@@ -186,7 +189,8 @@ def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
 def _slow_clocks(highest: int, readings: Sequence[Mapping[str, int]]) -> Iterator[str]:
     """Yield why the clocks that were read under load are lower than the GPU can run.
 
-    `highest` is the GPU's highest clock in MHz; 0: it is not known.
+    `highest` is the GPU's highest clock in MHz; 0: it is not known. A reading has the clock in MHz
+    (`clock`) and bits that say why it is slowed down (`throttled`), if the GPU tells them.
     """
     # Two bits stand for heat, and each reading may name the same reason again: a set.
     reasons = set()

@@ -95,13 +95,13 @@ class SeededRandom:
     def __init__(
         self, torch: Any, name: str, device: str = "cuda", mark: Mark = lambda _stretch: None
     ) -> None:
-        """Seed a generator of random numbers by the name of a case.
+        """Seed a generator of random numbers by the name of a case and the seed of this run.
 
         torch: the module, which this file does not import.
         name: `SUBJECT/CASE`, or `SUBJECT` for a kernel's observations.
         device: where the case runs. Inputs are always made on the CPU.
-        mark: begins a stretch of the profile, when `begin` calls it (_timeline.py). By default it
-            does nothing, because nothing is profiled.
+        mark: called by `begin`, to begin a stretch of the profile: what runs until the next one is
+            of this case (_timeline.py). By default it does nothing, because nothing is profiled.
         """
         self.torch = torch
         self.device = device
@@ -220,11 +220,15 @@ def dtype_of(case: str) -> str:
 
 
 def expected_path(kernel: Kernel, versions: Mapping[str, str]) -> dict[str, Any]:
-    """Return the part of a claim about which CUDA kernels run (_evidence.PathExpect).
+    """Return the part of a kernel's claim that says which CUDA kernels run (PathExpect).
 
+    `expected_kernels` has a pattern for each part of the kernel; `other_kernels` must not run in
+    their place; `aside_kernels` may run, and prove nothing. `names_of` says for people which
+    versions the names are of: `flash-attn 2.7.4`. It is missing if no names are expected.
+
+    kernel: the row of the table of kernels.
     versions: distribution -> version. What a CUDA kernel is called depends on the version of the
-        distribution that brings it. The result's `names_of` names these, as a phrase for people:
-        `flash-attn 2.7.4`.
+        distribution that brings it. Raises KeyError if that is missing.
     """
     expected = []
     distributions: set[str] = set()

@@ -12,7 +12,10 @@ _BATCH = 2
 def attention(query: Any, key: Any, value: Any, *, causal: bool, bottom_right: bool) -> Any:
     """Return softmax(q k^T / sqrt(d)) v over (batch, heads, length, dim), in the inputs' dtype.
 
-    If there are fewer key heads than query heads, a group of query heads shares each.
+    If there are fewer key and value heads than query heads, a group of query heads shares each. The
+    number of query heads must be a multiple of theirs.
+
+    causal: no query sees a key after it.
 
     bottom_right: where the causal mask lies if lengths differ. False: the first query sees only the
         first key (torch, xformers). True: the last query sees all keys up to the last one
@@ -46,7 +49,9 @@ def case(
     run: Callable[..., Any],
     bottom_right: bool = False,
 ) -> Callable[[SeededRandom], Case]:
-    """Return a function that makes a case: a kernel and `attention`, on the same random inputs.
+    """Return a function that makes a case: a kernel and plain attention, on the same random inputs.
+
+    The case's control, a result that must be noticed as wrong, has its heads in another order.
 
     dtype: torch's name of the dtype in which the kernel runs.
     heads, lengths: first those of the query, then those of key and value.

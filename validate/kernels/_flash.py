@@ -44,7 +44,7 @@ def packed_case(dtype: str, varlen: Callable[..., Any], rng: SeededRandom) -> Ca
         ends = torch.tensor(_LENGTHS).cumsum(0).tolist()
         starts = torch.tensor([0, *ends], dtype=torch.int32, device=query.device)
 
-        # The kernel's own order is (tokens, heads, dim).
+        # The kernel's own order is (tokens, heads, dim), without a batch.
         query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
         output = varlen(query, key, value, starts, max(_LENGTHS), causal=True)
         return output.transpose(0, 1)[None]

@@ -16,6 +16,9 @@ from validate.kernels._names import FLASH_ATTN_4_BACKWARD, FLASH_ATTN_4_FORWARD
 def on_majors(*majors: int, reason: str) -> GpuObstacle:
     """Return a `Kernel.gpu_obstacle` that allows only these majors of the compute capability.
 
+    That is a function which says why a GPU cannot run a kernel, or None if it can.
+
+    majors: the first numbers of capabilities: 9 for 9.0.
     reason: what they are needed for, with its source. The answer for another GPU begins with it:
         `REASON: compute capability 8.6 is none of 9, 10`.
     """

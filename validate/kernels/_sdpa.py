@@ -32,9 +32,10 @@ def kernels_of_others(own: str) -> Mapping[str, str]:
 def force_backend(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
     """Return a function that computes attention by one backend: (query, key, value, causal).
 
-    It raises torch's RuntimeError if the backend cannot: torch takes no other one in its place.
+    It raises torch's RuntimeError if the backend cannot: torch takes no other one in its place. Its
+    tensors are (batch, heads, length, dim).
 
-    backend: a name of torch.nn.attention.SDPBackend.
+    backend: a name of torch.nn.attention.SDPBackend, such as `FLASH_ATTENTION`.
     """
 
     def run(query: Any, key: Any, value: Any, causal: bool) -> Any:
@@ -49,11 +50,13 @@ def force_backend(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
 def cases(
     backend: str, *dtypes: str, in_128s: bool = False
 ) -> Mapping[str, Callable[[SeededRandom], Case]]:
-    """Return two cases for each dtype, by name: `float16 causal` and `float16 cross`.
+    """Return functions that make two cases for each dtype: `float16 causal` and `float16 cross`.
 
-    The first has a causal mask and as many queries as keys, the second no mask and fewer queries.
+    The first has a causal mask and as many queries as keys, the second no mask and fewer queries
+    than keys. A case compares the backend with plain attention.
 
-    backend: a name of torch.nn.attention.SDPBackend.
+    backend: a name of torch.nn.attention.SDPBackend, such as `FLASH_ATTENTION`.
+    dtypes: torch's names of them.
     in_128s: lengths are multiples of 128, and the names end with `in 128s`; else lengths are odd.
     """
     run = force_backend(backend)

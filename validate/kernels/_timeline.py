@@ -54,8 +54,11 @@ def profile_kernels(
 ) -> ProfileEvidence:
     """Run `work` under the profiler, and return which CUDA kernels ran.
 
-    If the profiler lost more than spins of the lead-in, `work` runs again behind a longer lead-in.
-    If it did so with the longest one, too, the evidence says that the profile does not work.
+    The profiler may lose the first kernels, so spins (kernels that only wait) run before the work:
+    the lead-in. If more than spins were lost, `work` runs again behind a longer lead-in. If that
+    happens with the longest one, too, `works` is False in the evidence.
+
+    A stretch is a part of the work: a case, and who computes it, the kernel or plain torch.
 
     work: gets the function that begins a stretch, and calls it before each way to compute a case.
     patterns: regular expressions by which the evidence sorts the kernels.
@@ -86,9 +89,10 @@ def _profile_names(
 
     The list begins with the lead-in, and has a mark at the beginning of each stretch (see the
     module's docstring): a spin of the lead-in is called LEAD_IN, a mark has the name of the kernel
-    that spins. Copies and fills of memory are left out.
+    that spins (waits). Copies and fills of memory are left out.
 
-    mark: runs a mark. spin_count: the number of spins of the lead-in.
+    mark: runs a mark, and notes the stretch that begins there. None: it belongs to no case.
+    spin_count: the number of spins of the lead-in.
     """
     profiler = importlib.import_module("torch.profiler")
     # Without acc_events torch warns that it clears the events at the end of each cycle.
@@ -121,12 +125,13 @@ def describe(
 ) -> ProfileEvidence:
     """Return the evidence about the CUDA kernels that ran.
 
+    Spins, kernels that only wait, come before the work (the lead-in) and between its parts (marks).
     What the profiler loses are always the first kernels of a session. So if it saw at least one
     spin of the lead-in, and every mark, it lost nothing of the work: the profile `works`. If it
     does not, the evidence does not say for which case a kernel ran.
 
     names: the kernels in the order in which they ran, marks and lead-in included.
-    stretches: those that marks began, in order. None: what ran in it is ignored.
+    stretches: what each mark began, in order: a case and who computed it; None: nothing of a case.
     patterns: regular expressions of kernels' names.
     """
     names_by_mark = _split_at_marks(names)
@@ -156,9 +161,10 @@ def describe(
 
 
 def _split_at_marks(names: Sequence[str]) -> list[set[str]]:
-    """Return the names that follow each mark, up to the next one.
+    """Return the names that follow each mark, up to the next one: a set for each mark.
 
-    What comes before the first mark, the lead-in, is left out.
+    A mark is a kernel that only waits, between two parts of the work. What comes before the first
+    mark, the lead-in, is left out.
     """
     names_by_mark: list[set[str]] = []
     for name in names:
@@ -176,7 +182,8 @@ def _find_own_kernels(
     """Return case -> the kernels that ran for it, without those of plain torch on the same inputs.
 
     names_by_mark: the kernels that followed each mark.
-    stretches: what each of these marks began: a case and who computed it, or None.
+    stretches: what each of these marks began: a case and who computed it (CLAIMED, the kernel of
+        the table, or PLAIN, plain torch), or None. There are as many as marks.
     """
     # A case may have several stretches of one kind.
     by_stretch: dict[Stretch, set[str]] = {}

@@ -26,11 +26,11 @@ EXPECTED = bounds_around(0.01556, 6e-5)
 def observe(rng: SeededRandom, optimizer: str) -> Observed:
     """Train with an 8-bit optimizer of bitsandbytes, and return how far it is from exact AdamW.
 
-    The figure is mean |end - exact end| / mean |exact end - start|, over all parameters, after
-    twenty steps; exact is torch's AdamW in float64. Facts are the dtypes of the two states (the
-    running means of AdamW), and whether they are paged. Controls are ends that must be noticed as
-    wrong: with 32-bit states, which are too exact; without a step; and twice as far from the start
-    as the exact end.
+    The figure is mean |end - exact end| / mean |exact end - start|, where an end is the parameters
+    after twenty steps; exact is torch's AdamW in float64. Facts are the dtypes of the two states
+    (the running means of AdamW), and whether they are paged (the driver may move them to the host).
+    Controls are ends that must be noticed as wrong: with 32-bit states, which are too exact;
+    without a step; and twice as far from the start as the exact end.
 
     optimizer: its name in bitsandbytes.optim.
     """
@@ -66,7 +66,10 @@ def observe(rng: SeededRandom, optimizer: str) -> Observed:
 def _train(optimizer: Any, start: Any, gradients: Any) -> tuple[Any, Any]:
     """Take a step with each gradient, and return the parameters and the optimizer's states.
 
-    optimizer: a class with the parameters of torch.optim.AdamW.
+    The states are a dictionary by name. `start` is not changed.
+
+    optimizer: a class whose constructor takes the arguments of torch.optim.AdamW.
+    start: a tensor, whose device and dtype are those of the training.
     """
     parameter = start.clone().requires_grad_(True)
     stepper = optimizer(

@@ -39,8 +39,8 @@ def _run(x: Any, packed: Any, scales: Any) -> Any:
 
     x: (rows, _IN).
     packed: the weight's codes, two in a byte, as one column.
-    scales: one a block of nf4.BLOCK_SIZE codes. A code stands for a number in [-1, 1], which is
-        multiplied by it.
+    scales: one for each block of nf4.BLOCK_SIZE codes. A code stands for a number in [-1, 1], which
+        is multiplied by the scale of its block.
     """
     functional = importlib.import_module("bitsandbytes.functional")
     torch = importlib.import_module("torch")
@@ -65,8 +65,9 @@ def _plain(x: Any, packed: Any, scales: Any) -> Any:
 def _case(dtype: str, rows: int, grad_inputs: Sequence[str], rng: SeededRandom) -> Case:
     """Return a case of a product with a 4-bit weight, whose codes and scales are drawn at random.
 
-    So an error of the quantiser does not hide one of the product.
+    They do not come from a quantiser, whose errors could hide those of the product.
 
+    dtype: torch's name of the dtype in which the product is computed.
     rows: of the input; with one row, a single token, bitsandbytes runs another CUDA kernel.
     grad_inputs: inputs whose gradients are compared.
     """

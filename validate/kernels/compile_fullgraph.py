@@ -26,9 +26,10 @@ def _compiled(x: Any, weight: Any, gain: Any) -> Any:
 
 
 def _case(rng: SeededRandom) -> Case:
-    """Return a case that compares `_block` compiled with `_block` as it is.
+    """Return a case that compares `_block` compiled by torch.compile with `_block` as it is.
 
-    53 rows and a width of 141 are multiples of no tile's size, so generated kernels need masks.
+    53 rows and a width of 141 are multiples of no tile's size (the piece that a kernel computes at
+    a time), so generated kernels need masks. Gradients of all inputs are compared, too.
     """
     inputs = {
         "x": rng.normal(53, _WIDTH),
@@ -45,9 +46,10 @@ def _case(rng: SeededRandom) -> Case:
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    """Return how many graphs and graph breaks the case made, by dynamo's counters.
+    """Return how many graphs and graph breaks the case made, by the counters of torch.compile.
 
-    They count since this process began, in which nothing else was compiled.
+    A graph break is a place where torch.compile gave up and split the function. The counters count
+    since this process began, in which nothing else was compiled.
     """
     counters = importlib.import_module("torch._dynamo.utils").counters
     return {

@@ -54,7 +54,9 @@ def _hide_far_tokens(scores: Any, distance: Any) -> Any:
 def _case(change_scores: ScoreChange, options: Mapping[str, Any], rng: SeededRandom) -> Case:
     """Return a case of causal attention with a feature, over (batch, heads, length, dim).
 
-    change_scores: the feature in plain torch. options: the arguments that ask flash-attn-4 for it.
+    change_scores: the feature in plain torch. It gets the scores and the distances between queries
+        and keys, and returns the scores to use instead.
+    options: the arguments that ask flash-attn-4 for the feature.
     """
     inputs = {}
     for name, deviation in _DEVIATIONS.items():
@@ -72,8 +74,9 @@ def _case(change_scores: ScoreChange, options: Mapping[str, Any], rng: SeededRan
 def _observe(rng: SeededRandom) -> Observed:
     """Compute gradients twice with `deterministic`, and return whether they are the same bits.
 
-    They are sums over many blocks. Without `deterministic` the GPU's scheduler decides in which
-    order blocks are added, so that results are rounded differently from run to run.
+    Gradients are sums over many blocks. Without `deterministic` the GPU's scheduler decides in
+    which order blocks are added, so that results are rounded differently from run to run. The
+    result is one fact, with the value `the same` or `different`.
     """
     torch = rng.torch
     query, key, value = (

@@ -128,8 +128,10 @@ def _describe_lost_marks(profile: ProfileEvidence) -> str:
 def _find_case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence]) -> Iterator[str]:
     """Yield a sentence for each case of a kernel that was not run, failed, or has wrong results.
 
-    `expect` has the cases and, for each dtype, the tolerance. Yield one as well for a dtype that no
-    case ran in.
+    A case is one set of inputs for the kernel. A dtype that no case ran in gets a sentence, too.
+
+    expect: the claim's names of cases and, for each dtype, the tolerance.
+    cases: name -> what was measured; only `error`, if the case raised one.
     """
     for name in expect["cases"]:
         case = cases.get(name)
@@ -163,6 +165,7 @@ def _find_output_problems(name: str, rule: str | float, case: CaseEvidence) -> I
 
     A control is a result that was spoiled on purpose, so its error must be beyond the tolerance.
 
+    name: the case's, for the sentences.
     rule: the largest relative error; or RULE_T, which allows a small multiple of plain torch's
         error in the same dtype.
     """
@@ -199,7 +202,12 @@ def _largest_allowed_error(rule: str | float, output: Output) -> float:
 
 
 def _find_observed_problems(expect: KernelExpect, observed: ObservedEvidence) -> Iterator[str]:
-    """Yield figures and facts that are not as expected, and controls that would pass as well."""
+    """Yield a sentence for each figure or fact that is not as expected, and each useless control.
+
+    A figure is a measured number, which must lie between a least and a most. Its controls are the
+    same figure of results that were spoiled on purpose, so they must lie outside. A fact must have
+    the expected value. If measuring raised an error, the error is the only sentence.
+    """
     if "error" in observed:
         yield cause(observed["error"])
         return
@@ -228,7 +236,7 @@ def _find_observed_problems(expect: KernelExpect, observed: ObservedEvidence) ->
 
 
 def _summarise(expect: KernelExpect, evidence: KernelEvidence) -> str:
-    """Return the reason of a PASS.
+    """Return the reason of a PASS, as one line for people.
 
     It says how much of the tolerance was used, gives the figures, names the kernels that ran, and
     the cases that were not claimed.
@@ -290,9 +298,9 @@ def _write_five_digits(value: object) -> str:
 def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[str]:
     """Yield why it cannot have been the claimed kernel that ran, by what the profiler saw.
 
-    `expect` has patterns of the CUDA kernels that must and must not be seen. A kernel that fits no
-    pattern proves nothing: it may be the claimed one under a new name. This is asked only if the
-    profiler lost nothing.
+    `expect` has regular expressions of the CUDA kernels that must and must not be seen. A kernel
+    that fits none of them proves nothing: it may be the claimed one under a new name. Call this
+    only if the profiler lost nothing.
     """
     profile = evidence["kernels"]
     patterns = expect["expected_kernels"]
@@ -320,9 +328,10 @@ def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Itera
 
 
 def _remark_on_unknown_kernels(expect: KernelExpect, evidence: KernelEvidence) -> str:
-    """Return a remark about unknown kernels that ran where expected ones did not; empty: none.
+    """Return a remark about unknown CUDA kernels that ran where expected ones did not; empty: none.
 
-    That is no fault: they may be the kernel's own under a name that _names.py does not have yet.
+    A kernel is unknown if its name fits no pattern. That is no fault: it may be the claimed kernel
+    under a name that _names.py does not have yet.
     """
     # Nothing is expected by name, or the claim is older than names of versions (2026-11-22).
     if "names_of" not in expect:
@@ -374,8 +383,10 @@ def _find_wrong_kernel_of_case(
 ) -> Iterator[str]:
     """Yield the fault of a case, at most one: another kernel ran for it, or none of its own.
 
+    expect: patterns of the CUDA kernels that must run, and of those that must not run instead.
     names: the kernels that ran for the case, and that plain torch did not run.
     """
+    # One that is expected proves it, whatever else ran.
     if any(_matches_any(name, expect["expected_kernels"]) for name in names):
         return
 

@@ -28,7 +28,8 @@ def _plain(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
 def _case(dtype: str, rng: SeededRandom) -> Case:
     """Return a case of rotary embeddings: six query heads and two key heads, turned by position.
 
-    Query and key are (batch, heads, length, dim).
+    Query and key are (batch, heads, length, dim). `cosine` and `sine` are those of each position's
+    angles; they have no gradients to compare.
     """
     reference = importlib.import_module("validate.harness.reference")
     cosine, sine = reference.rotation_factors(_DIM, _LENGTH)

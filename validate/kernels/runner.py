@@ -61,10 +61,11 @@ def examine(
 ) -> KernelEvidence:
     """Run a GPU kernel, and return its errors, and which CUDA kernels and libraries were used.
 
-    `kernel` says what is run: cases, which are compared with plain torch, and observations. If the
-    GPU or the library cannot run it, the evidence says why (`gated`, `declined`) and nothing is
-    run. An error in a case is the evidence of that case. On a device other than `cuda`, for a
-    rehearsal, only results are measured.
+    `kernel` says what is run: cases, which are compared with plain torch, and observations, which
+    measure something else. If the GPU is too old or too new for it (`gated`), or the library
+    refuses (`declined`), the evidence says why and nothing is run. An error in a case is the
+    evidence of that case. On a device other than `cuda`, for a rehearsal, only results are
+    measured.
 
     subject: the kernel's name, which seeds the inputs.
     cases: names of the cases to run; None: all.
@@ -120,7 +121,7 @@ def _run_cases(
     cases: names of the cases to run; None: all.
     device: where they run, `cuda` or `cpu`.
     evidence: gets the keys `cases` and `observed`.
-    mark: begins a stretch of the profile.
+    mark: begins a stretch of the profile, so that it tells what ran for which case.
     """
     # Case -> why this GPU cannot run it.
     gated: Mapping[str, str] = {}
@@ -163,8 +164,10 @@ def compare(rng: SeededRandom, make_case: Callable[[SeededRandom], Case]) -> Cas
     """Run a case, and return the errors of its results, relative to exact ones.
 
     Measured are the kernel's error, plain torch's error in the same dtype, and the errors of
-    results that were spoiled on purpose. Exact results are plain torch's on the CPU in float64 (or
-    int64), from inputs that were rounded to the case's dtype.
+    results that were spoiled on purpose (controls). Exact results are plain torch's on the CPU in
+    float64 (or int64), from inputs that were rounded to the case's dtype.
+
+    make_case: draws the inputs with the random numbers of `rng`, and returns the case.
     """
     case = make_case(rng)
     torch = rng.torch
@@ -212,7 +215,9 @@ def _measure_controls(
     """Return control -> result -> error, of results that are spoiled here on purpose.
 
     Each result is scaled by a few percent, and each forward result is spoiled by the case's own
-    controls, such as by swapping heads.
+    controls, such as by swapping heads. The tolerance must notice all of them.
+
+    results: those of the kernel, by name. reference: the exact ones.
     """
     scale = CONTROL_SCALE.get(case.dtype, 1.01)
     scaled = {}

@@ -13,12 +13,13 @@ _LAYERS, _HIDDEN = 2, 256
 
 
 def _last_hidden_state(embedded: Any, attention: str) -> Any:
-    """Run embedded tokens through a small Llama, whose weights are the same in each call.
+    """Run embedded tokens through a small Llama, and return the output of its last layer.
 
-    It has two layers with grouped heads, in the dtype and on the device of the tokens.
+    Its weights are the same in each call. It has _LAYERS layers, in which two query heads share a
+    key head, and the dtype and device of the tokens.
 
     embedded: (batch, tokens, _HIDDEN), as is the result.
-    attention: transformers' `attn_implementation`.
+    attention: transformers' `attn_implementation`, the name of what computes attention.
     """
     torch: Any = importlib.import_module("torch")
     transformers: Any = importlib.import_module("transformers")

@@ -26,8 +26,8 @@ def _mixed(left: Any, right: Any) -> Any:
 def _mixed_plainly(left: Any, right: Any) -> Any:
     """Compute left * 3 + (left ^ right) in plain torch, wrapped around as int32 does.
 
-    For int64 inputs, as the reference has them, the result is int64, else int32. Its numbers are
-    the same.
+    For int64 inputs, which the exact reference is computed from, the result is int64, else int32.
+    Its numbers are the same.
     """
     torch = importlib.import_module("torch")
     # Compute in 64 bits, where nothing overflows.
@@ -64,9 +64,10 @@ def _floats(rng: SeededRandom) -> Case:
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    """Return whether Triton compiled the kernels of the cases here.
+    """Return two facts that show whether Triton compiled the kernels of the cases here.
 
-    Its cache was empty when this process began, so what is in it now was compiled here. The type of
+    "compiled here" lists the files with machine code (`.cubin`) that it left in its cache. The
+    cache was empty when this process began, so what is in it now was compiled here. The type of
     a kernel shows that it was compiled at all: with TRITON_INTERPRET=1 it is an
     InterpretedFunction, which runs as Python.
     """

@@ -30,7 +30,9 @@ def _operators(name: str) -> tuple[Any, Any]:
 def attention(name: str, query: Any, key: Any, value: Any, causal: bool) -> Any:
     """Return attention over (batch, heads, length, dim) by xformers.
 
-    name: the operator that is forced, of xformers.ops.fmha; empty: xformers chooses.
+    name: the operator (implementation) that is forced, of xformers.ops.fmha: `cutlass`; empty:
+        xformers chooses.
+    causal: no query sees a key after it.
     """
     fmha = importlib.import_module("xformers.ops.fmha")
     bias = None
@@ -44,7 +46,9 @@ def attention(name: str, query: Any, key: Any, value: Any, causal: bool) -> Any:
 
 
 def cases(name: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
-    """Return two cases of an operator: one with a causal mask, one of unequal lengths without.
+    """Return functions that make two cases of an operator, which are compared with plain attention.
+
+    One has a causal mask, the other has none and fewer queries than keys.
 
     name: the operator's, of xformers.ops.fmha.
     """
@@ -61,6 +65,8 @@ def cases(name: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
 
 def declines(name: str) -> Callable[[SeededRandom], Sequence[str]]:
     """Return a `Kernel.declines` that asks an operator of xformers why it cannot run here.
+
+    That is a function which gives the library's own reasons; an empty list: it can run.
 
     name: the operator's, of xformers.ops.fmha.
     """

@@ -292,7 +292,12 @@ def _with_folders_of_pth_files(package_folders: Sequence[str]) -> Iterator[str]:
 
 
 def _folders_of_pth_line(line: str, package_folder: str) -> Iterator[str]:
-    """Yield the existing folders that a line of a .pth file adds to sys.path (Python's site.py)."""
+    """Yield the existing folders that a line of a .pth file adds to sys.path (Python's site.py).
+
+    `line` has no blanks around it. `package_folder` is the folder that has the file.
+    """
+    # Our own line, `import site; site.addsitedir('FOLDER')`, adds a folder of packages, whose .pth
+    # files count, too.
     added_by_us = _ADDED_FOLDER.fullmatch(line)
     if added_by_us:
         yield from _with_folders_of_pth_files([added_by_us["folder"]])
@@ -322,7 +327,8 @@ def in_order_of_path(
 ) -> list[Environment]:
     """Return these environments in the order in which folders, such as those on PATH, hold them.
 
-    Those whose programs are in none of the folders come last.
+    An environment is a Python with the packages that it finds. Those whose programs are in none of
+    the folders come last; those that tie keep their order.
     """
     real_folders = [os.path.realpath(folder) for folder in folders if folder]
 
@@ -399,7 +405,11 @@ def is_elf(path: str) -> bool:
 
 
 def installed_packages(environment: Environment) -> list[InstalledPackage]:
-    """Return the distributions on an environment's sys.path, in its order."""
+    """Return the distributions on an environment's sys.path, in its order.
+
+    `installer` is the program that installed one, by the file INSTALLER in its metadata; empty if
+    it does not say.
+    """
     packages: list[InstalledPackage] = []
     for distribution in installed.distributions(environment.path):
         installer = read_text(distribution.info / "INSTALLER").strip()

@@ -68,8 +68,9 @@ def main(arguments: Sequence[str]) -> int:
 def survey(user_file: Path, package_folders: Sequence[str] = ()) -> dict[str, Any]:
     """Return the document: environments with packages, device code, and facts of the system.
 
-    `package_folders`: folders of packages to survey. By default these are all of the image, and its
-    CUDA toolkits are looked at, too.
+    `user_file` is a JSON file that describes the image's user, with the variables.
+    `package_folders` are folders of packages to survey. By default these are all of the image, and
+    its CUDA toolkits are looked at, too.
     """
     user = user_environment.read(user_file)
     found_environments = environments.find_environments(

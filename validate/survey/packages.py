@@ -96,7 +96,8 @@ def main(arguments: Sequence[str]) -> int:
 def python_packages(folders: Sequence[str]) -> list[PythonPackage]:
     """Return the distributions in these folders of sys.path.
 
-    Of several of one name only the first is returned, which Python imports.
+    Of several of one name only the first is returned, which Python imports. The licence is empty if
+    the metadata has no License-Expression.
     """
     packages: dict[str, PythonPackage] = {}
     for distribution in importlib.metadata.distributions(path=list(folders)):

@@ -27,7 +27,8 @@ Companion = XformersFacts | TorchaoFacts | BitsandbytesFacts
 def check_companions(candidate: Candidate) -> Iterator[Finding]:
     """Refuse Triton, xformers, torchao or bitsandbytes that do not fit this torch, CUDA and Python.
 
-    A release that facts.yaml does not know is left to warn_about_unknown_packages.
+    The last three ("companions" of torch) have CUDA code of their own. A release that facts.yaml
+    does not know is left to warn_about_unknown_packages.
     """
     # torch says which Triton it needs, and not the other way round.
     triton = candidate.pins.get("triton")
@@ -38,6 +39,7 @@ def check_companions(candidate: Candidate) -> Iterator[Finding]:
             f"pin triton{needed} at `stacks.{candidate.name.torch}` in matrix.yaml"
         )
 
+    # `releases`: version -> what facts.yaml knows of that release.
     for package, releases in candidate.facts.companions.items():
         version = candidate.pins.get(package, "")
         if version in releases:
@@ -114,6 +116,7 @@ def _runs_beside(release: Companion, wheel_cuda: Minor) -> bool:
     if isinstance(release, XformersFacts):
         return Minor.parse(release.cuda).major == wheel_cuda.major
     if isinstance(release, TorchaoFacts):
+        # None: it has no library that needs CUDA.
         return release.cuda_major in (None, wheel_cuda.major)
     return True
 
@@ -146,7 +149,8 @@ def _say_which_release_fits(
 ) -> str:
     """Return what to do about a release that does not fit, as the end of a sentence.
 
-    That is to pin the newest release that fits this image, or to leave the package out.
+    That is to pin the newest release that fits this image, or to leave the package out. `releases`
+    has every known release of the package, by version.
     """
     fitting = [version for version, release in releases.items() if _fits(candidate, release)]
     if fitting:
@@ -159,7 +163,10 @@ def _say_which_release_fits(
 
 
 def check_xformers_archs(candidate: Candidate) -> Iterator[Finding]:
-    """Warn about GPU architectures that xformers has no code for, or refuses as too new."""
+    """Warn about GPU architectures that xformers has no code for, or refuses as too new.
+
+    Nothing is yielded if the image does not pin xformers, or facts.yaml does not know its release.
+    """
     release = candidate.facts.xformers.get(candidate.pins.get("xformers", ""))
     if release is None:
         return
@@ -239,7 +246,10 @@ def warn_about_replaced_pins(candidate: Candidate) -> Iterator[Finding]:
 
 
 def warn_about_private_packages(candidate: Candidate) -> Iterator[Finding]:
-    """Warn about the packages that private indexes alone have: where they come from."""
+    """Warn about the packages that private indexes alone have: where they come from.
+
+    There is one warning for each index from which the image has packages.
+    """
     releases_of_index: dict[PrivateIndex, list[str]] = {}
     for name, index in candidate.private_indexes.items():
         if name in candidate.pins:
@@ -263,6 +273,7 @@ def check_requirements(candidate: Candidate) -> Iterator[Finding]:
     for reason in _clashes(candidate):
         yield refuse(f"{reason}: pin another release of one of these two packages in matrix.yaml")
 
+    # `replaced`: abandoned distribution -> its successor.
     for name in candidate.pins:
         replacement = candidate.facts.replaced.get(name)
         if replacement:
@@ -284,10 +295,12 @@ def check_conflicts(candidate: Candidate) -> Iterator[Finding]:
 def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
     """Warn about each requirement of a package that the matrix sets aside, with its reason.
 
-    A waived distribution is left out, or is in the image in another version than packages require.
-    An override is installed whatever packages require.
+    A distribution that the image's profile waives is left out, or is in the image in another
+    version than packages require. An override is an exact requirement that is installed whatever
+    packages require.
     """
     for name, reason in candidate.profile.waived.items():
+        # `axolotl 0.19.0 requires peft>=0.18`; empty: no package that facts.yaml knows does.
         requirements = ", ".join(_requirements_of(candidate, name))
         if not requirements:
             yield warn(
@@ -317,8 +330,8 @@ def _requirements_of(candidate: Candidate, name: str) -> Iterator[str]:
 def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
     """Warn if versions of the image are known to compute wrong results without an error.
 
-    A fault that plain training meets gets a warning of its own. All others share one, which names
-    their issues.
+    The table silent_faults.yaml lists such faults. A fault that plain training meets gets a warning
+    of its own. All others share one, which names their issues (`pytorch#196678`).
     """
     # The table also has faults of cuDNN, which is no pin.
     versions = dict(candidate.pins)
@@ -341,7 +354,8 @@ def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str,
     """Return why a package can't be in an image at this version; empty if it can.
 
     Reasons are that facts.yaml does not know it, that it contradicts the image (its torch, CUDA,
-    Python or other packages), and that there is neither a wheel nor a way to compile one.
+    Python or other packages), and that there is neither a wheel nor a way to compile one. The image
+    need not pin the package yet: so one can ask before it is added.
     """
     row = candidate.facts.packages.get(name, {}).get(version)
     if row is None:
@@ -349,7 +363,8 @@ def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str,
 
     reasons = list(_contradictions(candidate, name, version, row))
     # A package without a wheel must be one that can be compiled. Only optional packages that are
-    # pinned already need not be: the image may lack them.
+    # pinned already need not be: the image may lack them. `cuda-source`: indexes have only source
+    # that nvcc must compile.
     has_wheel = row.form != "cuda-source" or candidate.find_official_wheel(name, version)
     may_be_lacking = name in candidate.optional and name in candidate.pins
     if not has_wheel and not may_be_lacking:
@@ -377,8 +392,9 @@ def requirements_here(row: PackageFacts, python: Minor) -> tuple[RequiredPackage
 def _requirements_that_hold(lines: tuple[str, ...], python: Minor) -> tuple[RequiredPackage, ...]:
     """Return the packages that a package requires on Linux with this Python.
 
-    `lines` are the Requires-Dist lines of its metadata. Those whose markers (`; extra == "dev"`) do
-    not hold are left out. Raises InvalidRequirement if one can't be parsed.
+    `lines` are the Requires-Dist lines of its metadata: `torch>=2.6; python_version < "3.13"`.
+    Those whose condition (marker) does not hold are left out. Raises InvalidRequirement if a line
+    can't be parsed.
     """
     # Profiles, which pin most packages with requirements, are built for x86-64 only. The few such
     # packages in images for arm64 are judged by the same markers.
@@ -408,7 +424,8 @@ def _contradictions(
     """Yield a sentence for each thing that a package needs and the image has in another version.
 
     That is other packages, torch, CUDA or Python. `row` is what facts.yaml knows of this version of
-    the package.
+    the package. The sentences say whether the profile (packages for a framework) or the stack (the
+    pins for one torch) has the other version.
     """
     package = f"{name} {version}"
     pins, profile, python = candidate.pins, candidate.profile, candidate.base.python
@@ -416,8 +433,10 @@ def _contradictions(
     # What its metadata requires of packages that the image pins. `required` is the name of such a
     # package.
     for required, requirement in requirements_here(row, python):
+        # Nothing is pinned that could contradict, or the matrix sets this requirement aside.
         if required not in pins or required in profile.waived:
             continue
+        # A pin may be a prerelease, which ranges leave out by default.
         if requirement.specifier.contains(pins[required], prereleases=True):
             continue
         if required in profile.pins or required in profile.optional:
@@ -472,6 +491,7 @@ def _clashes(candidate: Candidate) -> Iterator[str]:
     exact_demands: dict[str, tuple[str, str]] = {}
     for demand in demands:
         for specifier in demand.requirement.specifier:
+            # `==1.*` is a range, too.
             if specifier.operator == "==" and "*" not in specifier.version:
                 exact_demands.setdefault(demand.name, (specifier.version, demand.by))
 
@@ -500,7 +520,8 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
         if not _has_wheel(candidate, name, version):
             yield warn(_explain_lack(candidate, name, version))
 
-    # These packages are installed as pure Python until their extensions are compiled.
+    # These packages are installed as pure Python until their extensions are compiled. `source` is
+    # the row of `sources` in matrix.yaml that says how.
     for name, source in _extensions_of_profile(candidate).items():
         version = candidate.pins[name]
         lack = f"{name} {version} lacks its compiled extensions"
@@ -553,6 +574,7 @@ def compilable_extensions(candidate: Candidate) -> dict[str, str]:
     """
     extensions = {}
     for name, source in _extensions_of_profile(candidate).items():
+        # Somebody can compile them if there is no reason against it.
         if not any(reasons_against_compiling(candidate, source, candidate.pins[name])):
             extensions[name] = source
     return extensions
@@ -572,7 +594,8 @@ def _extensions_of_profile(candidate: Candidate) -> dict[str, str]:
 def reasons_against_compiling(candidate: Candidate, name: str, version: str) -> Iterator[str]:
     """Yield why nobody can compile a wheel of a package for this image; nothing if somebody can.
 
-    `name` is a row of `sources` in matrix.yaml, if there is one for the package.
+    `name` is a row of `sources` in matrix.yaml, which says how to compile a package, or the name of
+    a package that has no such row.
     """
     source = candidate.matrix.sources.get(name)
     # Each reason begins with the cause of the question: why there is no wheel to install.
@@ -606,10 +629,15 @@ def reasons_against_compiling(candidate: Candidate, name: str, version: str) -> 
 
 
 def _why_without_wheel(candidate: Candidate, name: str, version: str) -> str:
-    """Return why a package has no wheel to install, as the first half of a sentence."""
+    """Return why a package has no wheel to install, as the first half of a sentence.
+
+    Either no index is asked for it, or it is published as source only, or its project has official
+    wheels and none for this image.
+    """
     # What is optional and unknown may be a package of the user's own, which no index has.
     if not _is_known(candidate, name, version) and name in candidate.optional:
         return f"no index is asked for {name} {version}, as it is optional"
+    # `prebuilt`: the official wheels that are on no index.
     if not any(release.package == name for release in candidate.facts.prebuilt):
         return f"{name} {version} is published as source only"
     abi = "new" if candidate.variant.cxx11_abi else "old"

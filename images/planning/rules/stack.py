@@ -17,8 +17,9 @@ from validate.compute_capability import ON_ARM_ALONE
 def choose_variant(torch: TorchFacts, toolkit: Minor) -> Minor | None:
     """Return the CUDA of the torch wheel to install beside a toolkit; None if there is none.
 
-    It is the toolkit's own CUDA, or the nearest lower minor of the same major. CUDA's minor version
-    compatibility allows the difference, and torch's extension builder only warns about it.
+    `toolkit` is the CUDA version of the toolkit. The wheel's is the same, or the nearest lower
+    minor of the same major. CUDA's minor version compatibility allows the difference, and torch's
+    extension builder only warns about it.
     """
     fitting = []
     for text in torch.variants:
@@ -51,14 +52,16 @@ def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
 def check_arm64(candidate: Candidate) -> Iterator[Finding]:
     """Refuse what does not exist, or was never tried, on linux/arm64.
 
-    The plan has already left out optional packages without an aarch64 wheel. Profiles and -devel
-    were not tried: nvcc would run emulated, or on a machine that we never had (docs/arm64.md).
+    The plan has already left out optional packages without an aarch64 wheel. Profiles (sets of
+    packages for a framework) and -devel images were not tried: nvcc would run emulated, or on a
+    machine that we never had (docs/arm64.md).
     """
     image = candidate.name
     if image.platform is not Platform.ARM64:
         return
     # A row of the matrix has the name for linux/amd64.
     on_amd64 = replace(image, platform=Platform.AMD64)
+    # `lacking`: package without an aarch64 wheel -> how that was found out.
     for package, reason in candidate.facts.arm64.lacking.items():
         if package in candidate.pins:
             yield refuse(
@@ -81,7 +84,10 @@ def check_arm64(candidate: Candidate) -> Iterator[Finding]:
 
 
 def check_toolkit(candidate: Candidate) -> Iterator[Finding]:
-    """Refuse a CUDA that `toolkits` in matrix.yaml lacks, and a -devel image without an nvcc."""
+    """Refuse a CUDA that matrix.yaml or facts.yaml lacks, and a -devel image without a fit nvcc.
+
+    nvcc, the CUDA compiler, must be installable on the image's base and accept the base's gcc.
+    """
     cuda = candidate.name.cuda
     if candidate.toolkit is None:
         toolkits = _join_ascending(candidate.matrix.toolkits)
@@ -108,6 +114,7 @@ def _check_gcc(candidate: Candidate) -> Iterator[Finding]:
     A custom base need not say which gcc it has: 0 is never too new.
     """
     gcc = candidate.matrix.bases[candidate.base.key].gcc
+    # None: nothing is known of this CUDA, and check_toolkit refuses it.
     facts = candidate.toolkit_facts
     if facts and gcc > facts.gcc_max:
         cause = (
@@ -132,6 +139,7 @@ def _can_have_nvcc(candidate: Candidate, base: BaseRow) -> bool:
     toolkit, facts = candidate.toolkit, candidate.toolkit_facts
     if toolkit is None or facts is None or base.gcc > facts.gcc_max:
         return False
+    # `devel` lists the wheels of nvcc. `compiler` says where nvcc comes from if there are none.
     has_debian_packages = toolkit.compiler is not None and bool(toolkit.compiler.debian)
     return bool(toolkit.devel) or (has_debian_packages and bool(base.suite))
 
@@ -236,7 +244,8 @@ def check_python(candidate: Candidate) -> Iterator[Finding]:
 def check_processor_and_compilers(candidate: Candidate) -> Iterator[Finding]:
     """Refuse requested GPU architectures of another processor's boards, or unknown to a compiler.
 
-    Triton's ptxas and NVRTC compile while programs run, for the GPU that they find.
+    Boards are GPUs built in beside an ARM processor. The compilers are Triton's ptxas and NVRTC,
+    which compile while programs run, for the GPU that they find.
     """
     is_arm = candidate.name.platform is Platform.ARM64
     for arch in candidate.requested_archs:
@@ -253,6 +262,7 @@ def check_processor_and_compilers(candidate: Candidate) -> Iterator[Finding]:
                 f"{arch} is a GPU of boards with ARM processors, but this image is for x86-64: "
                 f"name the image for linux/arm64 ({on_arm64})"
             )
+        # `the ptxas of Triton 3.6.0` -> the GPUs that it knows, as capabilities: `9.0`.
         for program, known_capabilities in candidate.compilers.items():
             if arch.capability not in known_capabilities:
                 yield _refuse_unknown_arch(arch, program, candidate)
@@ -279,13 +289,16 @@ def _refuse_unknown_arch(arch: Arch, program: str, candidate: Candidate) -> Find
 def _find_first_stack_that_compiles_for(arch: Arch, candidate: Candidate) -> str:
     """Return the oldest torch of the matrix, with its CUDA, whose run-time compilers know a GPU.
 
-    `torch 2.12 with CUDA 13.0`; empty if there is none.
+    The result reads `torch 2.12 with CUDA 13.0`; empty if there is none. The compilers are Triton's
+    ptxas, and NVRTC of the CUDA.
     """
     facts = candidate.facts
+    # A stack is the set of pins for one torch minor: package -> version.
     for minor in sorted(candidate.matrix.stacks, key=Version):
         stack = candidate.matrix.stacks[minor]
         torch = facts.torch.get(stack.get("torch", ""))
         triton = facts.compilers.get("triton", {}).get(stack.get("triton", ""))
+        # Of a release that facts.yaml does not have, nothing can be promised.
         if torch is None or triton is None or arch.capability not in triton.archs:
             continue
         for cuda in sorted(torch.variants, key=Version):

@@ -95,7 +95,12 @@ class Import(NamedTuple):
 def measure(
     claims: Sequence[Claim],
 ) -> Iterator[tuple[str, ImportsEvidence | RequirementsEvidence]]:
-    """Yield the imports of all packages that are not as in the base image; unmet requirements."""
+    """Yield the subject of each claim, and what was found of the packages that an image added.
+
+    Those are the packages that its base image lacks, or has in another version. The subject
+    `requirements` gets the requirements that are not met, any other the imports of these packages.
+    `expect["base"]` of a claim has the packages of the base image and their versions.
+    """
     # This process started as the user's own would, so its sys.path is the user's.
     distributions = installed.distributions(sys.path)
     for claim in claims:
@@ -131,7 +136,8 @@ def public(version: str) -> str:
 def import_all(distributions: Iterable[Distribution]) -> ImportsEvidence:
     """Import the modules of each package in a fork of this process, which has imported none.
 
-    A package without a module, such as one with only a program, is left out.
+    The result has for each package its version, the modules that were imported, and the error if
+    one raised. A package without a module, such as one with only a program, is left out.
     """
     imports = []
     for distribution in distributions:
@@ -167,7 +173,7 @@ def list_modules(distribution: Distribution) -> list[str]:
 
 
 def list_extensions(distribution: Distribution) -> list[str]:
-    """Return the dotted names of a package's compiled modules: `pycocotools._mask`.
+    """Return the dotted names of a package's compiled modules, sorted: `pycocotools._mask`.
 
     They are what fails where a package was built for another numpy, and the package itself may
     import them only when they are used. Those of its tests are left out.
@@ -176,6 +182,7 @@ def list_extensions(distribution: Distribution) -> list[str]:
     for entry in distribution.entries or ():
         if not entry.path.startswith(f"{distribution.location}/"):
             continue
+        # The path below site-packages, such as `pycocotools/_mask.cpython-312-x86_64-linux-gnu.so`.
         below = entry.path[len(distribution.location) + 1 :]
         module = _EXTENSION.fullmatch(below)
         if module:
@@ -200,13 +207,17 @@ def read_top_level(info: Path) -> set[str]:
 
 
 def import_modules(modules: Sequence[str]) -> ImportedPackage:
-    """Import these modules in this process. The first one that raises ends it.
+    """Import these modules in this process, and return which were imported. It ends at an error.
+
+    With an error also go `asks_for_gpu`, whether it was raised for lack of a GPU, and
+    `missing_module`, the module that is not installed if that is the cause.
 
     A module that raises is tried again after torch was imported: kernels for torch need its
     libraries in the process.
     """
     imported: list[str] = []
     for name in modules:
+        # `try_import` returns the exception, or None if the import succeeded.
         error = try_import(name)
         if error and not try_import("torch"):
             error = try_import(name)
@@ -266,9 +277,11 @@ def check_requirements(
 ) -> RequirementsEvidence:
     """Return the requirements that are not met, as far as the derived image has to do with them.
 
-    `changed` are the packages that it added or moved. A requirement counts if it is one of these
-    packages', or if it names one of them, or a package that was removed. What the base image itself
-    does not meet is its own: its packages were validated as they are.
+    `distributions` are all installed packages, and `changed` those that the derived image added or
+    has in another version than the base image. `base`: package of the base image -> its version. A
+    requirement counts if it is one of these packages', or if it names one of them, or a package
+    that was removed. What the base image itself does not meet is its own: its packages were
+    validated as they are.
     """
     requirement_class = find_requirement_class()
     if requirement_class is None:
@@ -283,6 +296,7 @@ def check_requirements(
     unmet: list[UnmetRequirement] = []
     for distribution in distributions:
         for text in distribution.requires:
+            # None: it is for another platform or an extra, or is not valid.
             requirement = parse_requirement(requirement_class, text)
             if requirement is None:
                 continue
@@ -358,7 +372,11 @@ def judge_imports(_subject: str, _expect: AddedExpect, evidence: ImportsEvidence
 def judge_requirements(
     _subject: str, _expect: AddedExpect, evidence: RequirementsEvidence
 ) -> Finding:
-    """Fail where an added package lacks what it requires, or others lack it because of one."""
+    """Fail where an added package lacks what it requires, or others lack it because of one.
+
+    `evidence` has the requirements that are not met (`unmet`). UNPROVEN if it says why none could
+    be read (`cannot_check`).
+    """
     if "cannot_check" in evidence:
         return unproven(evidence["cannot_check"])
     faults = []

@@ -113,6 +113,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
 
     with tempfile.TemporaryDirectory() as folder:
         wheels = Path(folder)
+        # Wheels made here, of empty modules: one requires nothing, one any torch, one a newer torch
+        # than there is. The last one is that torch.
         _write_wheel(wheels, "validate_plain", "1.0", [])
         _write_wheel(wheels, "validate_user", "1.0", ["torch"])
         _write_wheel(wheels, "validate_mover", "1.0", ["torch>=99"])
@@ -192,8 +194,9 @@ def _run(environ: Mapping[str, str], command: Sequence[str]) -> ProgramRun:
     """Run a program in this environment, and return how it ended.
 
     `command` is its name and its arguments. The program is looked up on the environment's own PATH:
-    where packages were added, it begins with their virtual environment. A program that is not there
-    or does not run has an exit code, too: that of a shell.
+    where packages were added, it begins with their virtual environment. The result has the exit
+    code (`code`), and the end of what was printed or why it could not be run (`said`). A program
+    that is not there, does not run or takes too long has an exit code, too: that of a shell.
     """
     name, *arguments = command
     program = shutil.which(name, path=environ.get("PATH", ""))

@@ -146,8 +146,8 @@ def train() -> Mapping[str, Any]:
 def judge(_subject: str, expect: UserExpect, evidence: UserEvidence) -> Finding:
     """Pass if a user whom the image does not know could do all that was tried, such as training.
 
-    Each step was tried in a container with a read-only root and without a network. UNPROVEN if the
-    container was started with more rights than that.
+    Each step was tried in a container with a read-only root and without a network. UNPROVEN if all
+    worked, but the container was started with more rights than that.
     """
     # A step that fails with more rights fails without them, too: so failures count in any case.
     problems = list(step_problems(evidence["steps"]))

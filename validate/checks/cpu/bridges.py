@@ -60,7 +60,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NumpyEvidence | NmsE
 
 
 def share_memory() -> NumpyEvidence:
-    """Make a tensor of a numpy array for each dtype; a write on one side must show on the other."""
+    """Make a tensor of a numpy array for each dtype; a write on one side must show on the other.
+
+    In the result, `shared` says for each dtype whether that was so, and whether the tensor has the
+    array's dtype. `copied_sum` is the sum of a tensor that was copied from the numbers 0 to 5.
+    """
     torch, numpy = importlib.import_module("torch"), importlib.import_module("numpy")
     shared = {}
     for name in _DTYPES:
@@ -85,9 +89,10 @@ def share_memory() -> NumpyEvidence:
 
 
 def run_nms() -> NmsEvidence:
-    """Let torchvision drop overlapping boxes (nms), and return which it keeps, best first.
+    """Let torchvision drop overlapping boxes (nms), and return which it keeps, by index.
 
-    Of two boxes that overlap by more than the threshold, it keeps the one with the higher score.
+    The best come first. Of two boxes that overlap by more than the threshold, it keeps the one with
+    the higher score.
     The overlap is the intersection's share of the union, so none is more than 1.
     """
     torch, torchvision = importlib.import_module("torch"), importlib.import_module("torchvision")

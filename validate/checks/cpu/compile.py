@@ -166,7 +166,8 @@ def compilation_problems(evidence: CompileEvidence) -> Iterator[str]:
     """Yield the first step of the compilation that did not happen, and graph breaks.
 
     The steps: dynamo captures a graph, inductor generates a kernel from it, a compiler makes a
-    library of that, and the process loads it.
+    library of that, and the process loads it. A graph break is a place of the function that
+    dynamo could not capture.
     """
     if not evidence["graphs"] or not evidence["captured"]:
         yield f"torch.compile captured nothing{suspects(evidence)}: it is switched off"

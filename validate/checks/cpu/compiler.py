@@ -48,7 +48,9 @@ def build_driver_module(folder: Path) -> LauncherEvidence:
     """Let Triton build and import its driver module, as before the first launch of any kernel.
 
     The module links with libcuda. On a machine without a driver, a stand-in for libcuda is built in
-    `folder` first. Raises ImportError if Triton is not installed.
+    `folder` first. Returns the compiler that was found, the libraries that Triton compiled (`made`)
+    and the functions of the module. Without a compiler, nothing is built. Raises ImportError if
+    Triton is not installed, and what Triton raises if the module does not build.
     """
     compiler = find_compiler()
     # libcuda can't be loaded where there is no driver.

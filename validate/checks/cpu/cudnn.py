@@ -31,7 +31,7 @@ def read_version() -> CudnnEvidence:
 def judge(_subject: str, expect: CudnnExpect, evidence: CudnnEvidence) -> Finding:
     """Pass if the cuDNN that torch has loaded is the one of the lock (`9.15.1.9`).
 
-    cuDNN reports 91501 for 9.15.1, and nothing of a fourth part.
+    cuDNN reports its version as a number, 91501 for 9.15.1, and nothing of a fourth part.
     """
     major, minor, patch = map(int, expect["version"].split(".")[:3])
     locked = major * 10000 + minor * 100 + patch

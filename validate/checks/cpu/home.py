@@ -138,7 +138,7 @@ def write_to_cache(path: str) -> Cache:
 
 
 def start_python_of_pip(environ: Mapping[str, str]) -> Additions:
-    """Start $PIP_PYTHON, the Python that pip installs for, and return where it adds packages.
+    """Start $PIP_PYTHON, the Python that pip installs for, and return where packages are added.
 
     The image makes this Python at its first start, in the user's cache folder. If it can't be
     started, only `python` and `error` are returned; if it fails, its exit status and stderr say so.
@@ -217,9 +217,11 @@ def cache_faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
 def addition_faults(folder: str, additions: Additions) -> Iterator[str]:
     """Yield why the user can't add packages, or why programs would then lose the image's torch.
 
-    `folder` is the user's cache folder, which must hold the Python that pip installs for. That
-    Python must import torch from the image, and not from the user's packages.
+    `folder` is the user's cache folder, which must hold the Python that pip installs for.
+    `additions` says how that Python started, and what it told: where packages are added (`prefix`),
+    and the file of its torch. It must import torch from the image, not from the user's packages.
     """
+    # Empty: it started.
     start_error = describe_start_error(additions)
     if start_error:
         yield f"{additions['python'] or 'PIP_PYTHON'} does not run: {start_error}"

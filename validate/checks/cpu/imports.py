@@ -133,8 +133,9 @@ def import_each_after_torch(
 def import_in_new_process(modules: Sequence[str]) -> ImportRun:
     """Import modules in a new Python process, as a user's program does.
 
-    If that fails, the error consists of the exit status and the last line that was printed. What
-    was printed at exit, after the imports, is kept apart: see ImportRun.
+    Returns the last lines that were printed (`said`). If that fails, `error` consists of the exit
+    status and the last of them, or says that the time was up. What was printed at exit, after the
+    imports, is kept apart (`said_at_exit`).
     """
     try:
         completed = subprocess.run(

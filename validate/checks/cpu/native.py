@@ -140,7 +140,8 @@ def load_package(
     """Import the expected modules, load the libraries, and describe what was loaded.
 
     This runs in a fork. `libraries` are paths relative to site-packages. `owners`: path of an
-    installed library -> the distribution that has it.
+    installed library -> the distribution that has it. A module that raises does not end it: its
+    error is in `imports` of the result.
     """
     imports: dict[str, ErrorEvidence | None] = {}
     for name in expect["modules"]:
@@ -164,6 +165,7 @@ def load_package(
     return {
         "imports": imports,
         "libraries": loaded,
+        # None: torch does not know the operator.
         "operators": {name: has_cuda_kernel(name) for name in expect["operators"]},
         "selection": selection,
         "cuda_runtimes": list_cuda_runtimes(owners),
@@ -298,13 +300,15 @@ def summarise(expect: NativeExpect, evidence: NativeEvidence) -> str:
 def library_problems(expect: NativeExpect, libraries: Mapping[str, Library]) -> Iterator[str]:
     """Yield a problem for each library that is not loaded as expected, or lacks a symbol.
 
-    Of several problems of one library, the first one explains the others.
+    `libraries`: name -> how loading it went, and which of the expected symbols it lacks. Of several
+    problems of one library, the first one explains the others.
     """
     for name, library in libraries.items():
         if library["load_error"]:
             yield f"{name} can't be loaded: {library['load_error']}"
         elif not library["mapped"]:
             yield f"{name} was loaded but something else is mapped in its place"
+        # Else `by-path`: an import without a GPU takes another library, which is no fault.
         elif expect["loading"] == "import" and not library["mapped_by_import"]:
             yield f"importing {listed(list(expect['modules']))} does not load {name}"
         elif library["missing_symbols"]:

@@ -66,10 +66,11 @@ def measure_timeouts() -> TimeoutEvidence:
 
 
 def start_ranks(variables: Mapping[str, str]) -> GroupTimeout:
-    """Start two ranks of axolotl with these variables, and return the process group of rank 0.
+    """Start two ranks of axolotl, and return what rank 0 says of its process group's timeout.
 
-    Raises RuntimeError if a rank fails, with the end of the output, and TimeoutExpired if they do
-    not end.
+    A rank is one of the processes of a training. The result has the number of ranks, and how many
+    seconds one waits for the others. `variables` are added to this process's environment. Raises
+    RuntimeError if a rank fails, with the end of the output, and TimeoutExpired if they do not end.
     """
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         program = Path(folder, "program.py")

@@ -429,9 +429,10 @@ class Mismatch(NamedTuple):
 
 
 def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
-    """Write what the mismatch of the lowest order is, and name a layer that has it.
+    """Write the most basic mismatch of linear layers ("projections"), and name a layer that has it.
 
-    `mismatches` are by layer; `count` is the number of all layers.
+    `mismatches`: layer -> what is wrong with it first. `order` says how basic that is: 0 for the
+    wrong class. `count` is the number of all layers.
     """
     # It explains those of a higher order. All layers are expected to be alike, hence `N of N`.
     first = min(mismatches.values(), key=lambda mismatch: mismatch.order)
@@ -541,7 +542,9 @@ def find_lora_problems(evidence: LoraEvidence) -> Iterator[str]:
 def adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
     """Yield what is wrong with the matrices B of the adapters after a step.
 
-    B starts at zero, and must be plain torch's B after the step.
+    An adapter adds the product of two small matrices, B and A, to a weight. B starts at zero, and
+    must be plain torch's B after the step. `adapters`: name -> the largest value of B before and
+    after, its relative error, and that of a B that is wrong on purpose (`control`).
     """
     if not adapters:
         yield "no adapter was attached"

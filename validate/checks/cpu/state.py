@@ -97,8 +97,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StateEvidence]]:
 def read_in_new_process(expressions: Sequence[str], environ: Mapping[str, str]) -> Reading:
     """Evaluate expressions after `import torch` in a new Python process with these variables.
 
-    A value is None where an attribute does not exist, and the exception's repr where it raised. If
-    the process hangs, fails or prints no result, there are no values but an error.
+    An expression is such as `b.cudnn.allow_tf32`, where `b` is torch.backends. A value is None
+    where an attribute does not exist, and the exception's repr where it raised. If the process
+    hangs, fails or prints no result, there are no values but an error.
     """
     try:
         completed = subprocess.run(
@@ -137,6 +138,7 @@ def judge(_subject: str, expect: StateExpect, evidence: StateEvidence) -> Findin
     if bare_error and not faults:
         return unproven(f"`import torch` with PATH and HOME alone, to compare with: {bare_error}")
 
+    # The vector extension whose kernels torch uses, such as `AVX512`.
     capability = evidence["state"][_CAPABILITY]
     if not bare_error and capability != evidence["bare"]:
         faults.append(

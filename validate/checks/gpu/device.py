@@ -44,7 +44,8 @@ class DeviceEvidence(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
     """List the GPUs that this container sees, by the driver (NVML and libcuda) and by torch.
 
-    Yields the subject of each claim with the same evidence.
+    Yields the subject of each claim with what each of the three answered, or its error; the files
+    of libcuda that are in the process; and environment variables that may explain a fault.
     """
     # torch sets variables of its own when it is imported.
     environment_before_torch = environment()
@@ -60,7 +61,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
 
 
 def read_by_torch() -> dict[str, Any]:
-    """Return torch's version, its CUDA, the architectures it is built for, the GPUs it sees."""
+    """Return torch's version, its CUDA, the architectures it is built for, the GPUs it sees.
+
+    Each GPU has its name, its compute capability ([9, 0]) and its memory in bytes. Raises what
+    torch raises if it can't initialise CUDA.
+    """
     torch = importlib.import_module("torch")
     torch.cuda.init()
     gpus = []

@@ -176,7 +176,9 @@ def compare_wrong_assumptions(
 ) -> dict[str, RatioFigures]:
     """Return controls in which the trainer assumes another prompt or sampling than there was.
 
-    `answers`: name of a sampling -> what vLLM sampled by it.
+    A control is a comparison that must come out bad, or the others would prove nothing. `model` is
+    the transformers model; `answers`: name of a sampling (its temperature or top-p) -> what vLLM
+    sampled by it.
     """
     prompts = policy.prompts()
     prompts_by_other_template = policy.prompts(OTHER_TEMPLATE)
@@ -199,7 +201,8 @@ def compare_wrong_assumptions(
 def add_random_adapter(model: Any, folder: str) -> Any:
     """Add a LoRA adapter with random weights to a model, save it to a folder, return the model.
 
-    New adapters change nothing, because their B is zero; this one does.
+    An adapter adds the product of two small matrices, A and B, to a weight. A new one usually
+    changes nothing, because its B is zero; this one does.
     """
     peft = importlib.import_module("peft")
     settings = peft.LoraConfig(
@@ -377,7 +380,9 @@ def free_gpu_memory() -> int:
 def compare_weights(trainer: Any) -> dict[str, bool]:
     """Return for each tensor of the engine, by name, whether it differs from the trainer's.
 
-    The trainer's weights are converted to the engine's dtype, and every byte must be the same.
+    The engine is vLLM's, in the trainer's process. The trainer's weights are converted to the
+    engine's dtype, and every byte must be the same. Raises KeyError if the trainer has no weight of
+    a tensor's name.
     """
     torch = importlib.import_module("torch")
     trained = dict(trainer.model.named_parameters())

@@ -257,8 +257,9 @@ def measure_allocations(torch: Any, device: str) -> Measured:
 def measure_host_threads(torch: Any, _device: str) -> Measured:
     """Measure how much faster the host multiplies with torch's number of threads than with one.
 
-    The facts are the numbers of threads and cores, the host's load, and the container's limit of
-    cores if it has one.
+    The figure is that ratio. The facts are the numbers of threads and cores, the host's load (how
+    many threads wanted a core, as a mean of the last minute), and the container's limit of cores if
+    it has one.
     """
     left = torch.randn(1536, 1536)
     right = torch.randn(1536, 1536)
@@ -370,8 +371,9 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
 def find_disturbances(evidence: SpeedEvidence) -> Iterator[str]:
     """Yield why a figure says nothing about the image, because something disturbed its measurement.
 
-    Only `host-threads` has the number of cores among its facts: there the host counts, and the
-    state of the GPU does not matter.
+    A disturbance is such as other work on the GPU, or on the host. Nothing is yielded if there was
+    none. Only `host-threads` has the number of cores among its facts: there the host counts, and
+    the state of the GPU does not matter.
     """
     facts = evidence.get("facts", {})
     if "cores" in facts:
@@ -396,6 +398,9 @@ def find_host_disturbances(facts: Mapping[str, float]) -> Iterator[str]:
 
 def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str:
     """Return in one line a figure and its bound, in units that a person reads.
+
+    The figure is operations or bytes a second; or a ratio, or seconds, where the peak is 1. The
+    bound is the least or the most that it may be, as a share of the peak:
 
     `612 TFLOP/s, 62% of the datasheet's 989; 55% is the least`
     """

@@ -238,7 +238,7 @@ def draw_tokens(torch: Any, device: str, rows: int) -> Any:
 def compute_float32_loss(torch: Any, model: Any, tokens: Any) -> float:
     """Return the mean loss of a float32 copy of the model, with attention by plain products.
 
-    It takes one row of the tokens at a time, to need less memory.
+    `tokens` are token IDs, [rows, length]. It takes one row at a time, to need less memory.
     """
     attention = importlib.import_module("torch.nn.attention")
     exact_model = copy.deepcopy(model).float()
@@ -379,7 +379,9 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
 def summarise(expect: StepExpect, trained: Trained) -> str:
     """Return in one line what a run needed, and its last loss.
 
-    With the GPU's peak, also the model FLOPs utilisation (MFU): the share of it that was used.
+    If the claim has the GPU's peak (operations a second), also the model FLOPs utilisation (MFU):
+    the share of the peak that was used. `trained` has the time of a step in seconds, the peak of
+    memory in bytes, and the losses.
     """
     utilisation = ""
     if expect.get("peak_operations"):

@@ -194,8 +194,10 @@ def run_torchrun(
 ) -> tuple[int | None, str]:
     """Run a module with its arguments under torchrun; return torchrun's exit code and its output.
 
-    `folder` is where the ranks write their reports. The exit code is None if the ranks were killed
-    because their time was up. The output is also printed, for the probe's log.
+    `program` is the module and its arguments, `environment` all variables that it gets, and `limit`
+    the seconds from when all ranks have begun. `folder` is where the ranks (its processes) write
+    their reports. The exit code is None if the ranks were killed because their time was up. The
+    output is also printed, for the probe's log.
     """
     command = [
         sys.executable,

@@ -107,7 +107,10 @@ class Worker:
         return importlib.import_module("torch.distributed")
 
     def device_facts(self) -> Device:
-        """Return where this rank computes and through which backend it talks to the others."""
+        """Return where this rank computes and through which backend it talks to the others.
+
+        On a GPU, also its model, compute capability and UUID, which tells two GPUs apart.
+        """
         facts: Device = {
             "type": self.device.type,
             "backend": str(self.distributed.get_backend()),
@@ -366,7 +369,8 @@ def judge_ranks(
 def _find_placement_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iterator[str]:
     """Yield a problem if ranks are missing, share a GPU, or ran on another kind of device.
 
-    There must be as many as the claim says. If it says nothing, any number from two on is right.
+    There must be as many as the claim says. If it says nothing, any number from two on is right. A
+    rank is one of the parallel processes. One that raised an error has reported no device.
     """
     expected_count = expect["ranks"]
     device_type = expect["device"]
@@ -415,7 +419,12 @@ def judge_requirements(
 
 
 def _find_unmet_requirements(requirements: Requirements, rank: ComputingRank) -> Iterator[str]:
-    """Yield each comparison, fact and figure of a rank that is missing or not as required."""
+    """Yield each comparison, fact and figure of a rank that is missing or not as required.
+
+    A rank is one of the parallel processes; `rank` holds what it reported. `requirements` has by
+    name the largest error of a comparison (`tolerance`), the value of a fact, and the least and the
+    most of a figure.
+    """
     for name, tolerance in requirements.tolerance.items():
         comparison = rank.get("comparisons", {}).get(name)
         if comparison is None:

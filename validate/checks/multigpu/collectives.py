@@ -52,8 +52,10 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
 def measure_exactness(worker: Worker) -> dict[str, Any]:
     """Return for each collective and size whether its result is exact, and a control.
 
-    The control is whether the result also equals what a collective on the wrong ranks' data would
-    have given. If it did, being exact would prove nothing.
+    A collective is an operation of all ranks (processes) together, such as a sum; its size is a
+    count of numbers. Both results are by the collective's name, then by size. The control is
+    whether the result also equals what a collective on the wrong ranks' data would have given. If
+    it did, being exact would prove nothing.
     """
     exact: dict[str, dict[str, bool]] = {}
     controls: dict[str, dict[str, bool]] = {}
@@ -131,7 +133,8 @@ def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
 def measure_transport(worker: Worker) -> dict[str, Any]:
     """Return which transports NCCL uses, by its log, and whether the GPUs can reach each other.
 
-    "peer_access" is the driver's answer for this rank's GPU and every other one.
+    "peer_access" is the driver's answer for this rank's GPU and every other one. The log is the
+    file that NCCL writes in this process; without it, no transport is found.
     """
     cuda = importlib.import_module("torch.cuda")
     other_gpus = [gpu for gpu in range(worker.world_size) if gpu != worker.rank]
@@ -184,7 +187,9 @@ def judge_collectives(_subject: str, expect: RanksExpect, evidence: CollectivesE
 def find_inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
     """Yield each collective that is not exact, and each whose result also equals the control's.
 
-    An operation or size that the rank did not report counts as both.
+    `rank` is what one process reported: whether the result of each operation and size is exact
+    (`exact`), and whether it equals a wrong result (`controls`). An operation or size that the rank
+    did not report counts as both.
     """
     sizes = [str(size) for size in _SIZES]
     for name in OPERATIONS:

@@ -39,7 +39,10 @@ class SharedMemoryEvidence(TypedDict):
 def measure_shared_memory() -> SharedMemoryEvidence:
     """Measure the room in /dev/shm and let two data loader workers hand over batches through it.
 
-    With too little room no worker is started: it would die of SIGBUS, which names no cause.
+    With too little room no worker is started: it would die of SIGBUS, which names no cause. Then no
+    batch was handed over. `size`, `free` and `batch` of the result are bytes; `refuses_more` is
+    whether a file that is larger than the free room was refused; `right` is whether all batches
+    arrived as they were made.
     """
     filesystem = os.statvfs(FOLDER)
     size = filesystem.f_blocks * filesystem.f_frsize
@@ -81,7 +84,8 @@ class Transfer(NamedTuple):
 def transfer_batches() -> Transfer:
     """Load batches that a DataLoader's workers make, and compare each with one made here.
 
-    Each must also lie in shared memory, by which the workers hand it over.
+    Each must also lie in shared memory, by which the workers hand it over. Returns how many
+    arrived, and whether all of them were right.
     """
     data = importlib.import_module("torch.utils.data")
     loader = data.DataLoader(

@@ -54,7 +54,11 @@ class FoldersEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FoldersEvidence]]:
-    """Yield the folders that the image's user writes to, and whether their modes allow it."""
+    """Yield the folders that the image's user writes to, and whether their modes allow it.
+
+    A claim is one promise about the image. Its subject is yielded with the folders of its user: the
+    working folder, and those to which the variables lead that the claim names (such as HF_HOME).
+    """
     environment = user_environment.recorded()
     user = read_user(environment.user)
     for claim in claims:
@@ -90,6 +94,7 @@ def inspect_folder(path: str, user: User) -> Folder:
     """Return whether a user may make files in a folder, by its mode and owner.
 
     Libraries make a cache that does not exist: then the nearest folder above it that exists counts.
+    `owner` (a uid), `mode` (in octal digits) and `writable` of the result are of that folder.
     """
     nearest = PurePosixPath(os.path.realpath(path))
     while not os.path.isdir(nearest):  # noqa: PTH112
@@ -105,7 +110,11 @@ def inspect_folder(path: str, user: User) -> Folder:
 
 
 def may_write(user: User, facts: os.stat_result) -> bool:
-    """Return whether a user may make files in a folder of this mode and owner."""
+    """Return whether a user may make files in a folder of this mode and owner.
+
+    `facts` is what os.stat says of the folder. Access control lists are not looked at.
+    """
+    # Root may write everywhere.
     if user.uid == 0:
         return True
     # The mode has three bits each for the owner, the group, and all others.
@@ -115,11 +124,16 @@ def may_write(user: User, facts: os.stat_result) -> bool:
         granted = facts.st_mode >> 3
     else:
         granted = facts.st_mode
+    # Both rights are needed: to write to the folder, and to enter it.
     return granted & _WRITE_AND_ENTER == _WRITE_AND_ENTER
 
 
 def judge(_subject: str, _expect: FoldersExpect, evidence: FoldersEvidence) -> Finding:
-    """Fail where the image's user may not write to a folder that its programs write to."""
+    """Fail where the image's user may not write to a folder that its programs write to.
+
+    `evidence["folders"]` is what names a folder (a variable, or the working folder) -> what
+    `inspect_folder` returned.
+    """
     user = evidence["user"]
     folders = evidence["folders"]
     faults = []

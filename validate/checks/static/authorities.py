@@ -50,6 +50,8 @@ def compare(brought: Sequence[Path], trusted: Path) -> Measured:
 
     `brought` are Debian's certificate files, `trusted` is the folder of what is trusted. Programs
     look authorities up there in one of two ways, so one counts as lost if either of them lacks it.
+    The result has counts of certificates: all that are trusted either way, those among them that
+    Debian did not bring (`added`), and Debian's that are lost.
     """
     of_debian = set()
     for file in brought:
@@ -85,7 +87,8 @@ def read_certificates(file: Path) -> list[str]:
 def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     """Pass if all certificate authorities that Debian brings are trusted (for HTTPS).
 
-    Authorities that somebody added are no fault: the reason counts them.
+    `evidence` has the counts that `compare` returns. Authorities that somebody added are no fault:
+    the reason of the PASS counts them.
     """
     if evidence["lost"]:
         return failed(

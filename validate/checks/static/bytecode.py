@@ -99,11 +99,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], python: str) -> str:
     """Return what is wrong with the `.pyc` file at `path`, such as "cut short"; empty: nothing.
 
-    `source` is the path of its source. `paths` is path -> what lstat says of it. `python` is the
-    release that must be able to read the bytecode: `3.11`.
+    `source` is the path of its source. `paths` is path -> what lstat says of it, with `source`
+    among them. `python` is the release that must be able to read the bytecode: `3.11`. Raises
+    OSError if the source can't be read.
     """
     try:
         content = memoryview(Path(path).read_bytes())
+        # `source_stamp`, 8 bytes, is the time and size of the source, or its hash: `flags` say.
         magic, flags, source_stamp = _HEADER.unpack(content[: _HEADER.size])
     except (OSError, struct.error):
         return "cut short"
@@ -133,7 +135,8 @@ def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], pyth
 def has_whole_code(code: memoryview, magic: int) -> bool:
     """Return whether the code behind a header can be read, and so is not cut short.
 
-    Code of another Python's magic number can't be read here: it only must not be empty.
+    `code` is what follows the header, and `magic` the header's number of the Python that wrote it.
+    Code of another Python than the one that runs here can't be read: it only must not be empty.
     """
     if magic != _OWN_MAGIC:
         return bool(code)

@@ -124,7 +124,8 @@ def compare(database: str, image: ImagePaths) -> Measured:
 def find_unreadable(paths: Iterable[str], image: ImagePaths) -> list[str]:
     """Return the paths that the user of this process can't read, or not look for.
 
-    On the host, files are read as root, who can read all of them.
+    `image` lists the image's paths. Its `unreadable` are folders that can't be listed: whether a
+    path below one exists is not known. On the host, files are read as root, who can read all.
     """
     closed_folders = []
     for folder in image.unreadable:
@@ -149,7 +150,9 @@ def find_unfinished(
 ) -> dict[str, str]:
     """Return the state of each package that is not wholly installed, by its name.
 
-    `database` is dpkg's folder, and `states` is package -> the state that dpkg's `status` gives it.
+    `database` is dpkg's folder, and `states` is package -> the state that dpkg's `status` gives it,
+    such as `install ok installed`. `owned` are the files of all packages, `image` the paths that
+    exist.
     """
     unfinished = {name: state for name, state in states.items() if is_unfinished(state)}
     # Packages of which dpkg has a list of files, but no state: `status` may have been cut short.
@@ -162,9 +165,9 @@ def find_unfinished(
 
 
 def find_packages_without_sums(owned: debian.PackageFiles, image: ImagePaths) -> set[str]:
-    """Return the packages that have files in the image, and no sum of any of them.
+    """Return the packages that have files in the image, and no MD5 sum of any of them.
 
-    dpkg itself makes the sums that a package does not bring.
+    That is a fault, because dpkg itself makes the sums that a package does not bring.
     """
     with_files = set()
     with_sums = set()

@@ -553,7 +553,10 @@ def find_lacking_archs(
 ) -> tuple[list[str], list[str]]:
     """Return two lists: faults, and warnings, of files that lack code for a claimed architecture.
 
-    It is a warning if upstream's own build of the file is known to lack it.
+    It is a warning if upstream's own build of the file is known to lack it
+    (`expect["known_gaps"]`). `with_code` is the path of a file -> its code. `expect["archs"]` is an
+    architecture (`90`) -> the least that must be there for it: machine code (`cubin`) or PTX
+    (`jit`).
     """
     faults: list[str] = []
     warnings: list[str] = []
@@ -581,7 +584,9 @@ def find_gap(known_gaps: Sequence[KnownGap], path: str, arch: str) -> str:
 def find_arch_faults(path: str, file: MeasuredFile, arch: str, form: str) -> Iterator[str]:
     """Yield what a file lacks for an architecture (`90`).
 
-    `form` is the least that must be there: `cubin` for machine code, `jit` if PTX is enough.
+    `form` is the least that must be there: `cubin` for machine code, `jit` if PTX is enough, which
+    the driver compiles. `file` is what was measured of the file at `path`. Raises KeyError if it
+    was not measured for `arch`.
     """
     served = file["served"][arch]
     if isinstance(served, str):

@@ -177,9 +177,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]
 
 
 def list_unknown(names: Iterable[str], expect: Mapping[str, Any]) -> list[str]:
-    """Return the variables of which a claim says nothing: none of its patterns matches the name.
+    """Return those of these variables of which a claim says nothing: no pattern matches the name.
 
-    `expect`: what the claim about a derived image says.
+    `expect` is what the claim (a promise about the image) says of a derived image, one that a user
+    built on ours. It has patterns of names under four keys.
     """
     patterns: list[str] = []
     for key in ("required", "denied", "allowed", "harmless"):
@@ -312,8 +313,9 @@ def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidenc
 def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidence) -> Iterator[str]:
     """Yield variables that are not set as required, and denied ones that are set, also by files.
 
-    A variable may be both: required, by its name, and denied by a pattern. Then it is only wrong
-    where it has another value than the required one.
+    `expect` is what should be, `evidence` what was found. Each fault is a sentence. A variable may
+    be both: required, by its name, and denied by a pattern. Then it is only wrong where it has
+    another value than the required one.
     """
     required = expect["required"]
     denied = expect["denied"]

@@ -159,6 +159,7 @@ def is_source_tree(folder: str) -> bool:
 def recorded_hashes(distributions: Sequence[Distribution]) -> dict[str, dict[str, str]]:
     """Return for each path its owners (`torch 2.7.1`), each with the hash in its RECORD.
 
+    RECORD is the list of files that an installed package has. Hashes are SHA-256, in base64.
     Files without a hash, such as RECORD itself, are left out. So is bytecode: a few wheels bring
     and record some, and installers that compile replace it.
     """
@@ -249,9 +250,10 @@ def hash_files(task: tuple[str, Sequence[str]]) -> dict[str, str]:
 
 
 def hash_file(path: str, kind: str, buffer: memoryview) -> str:
-    """Return the hexadecimal hash of a file; empty if it is none or can't be read.
+    """Return the hexadecimal hash of a file; empty if it is no plain file or can't be read.
 
-    The file is read through the buffer, which makes 40,000 files faster.
+    `kind` is a name that hashlib knows, such as `sha256`. The file is read through `buffer`, whose
+    content is overwritten: one buffer for 40,000 files saves time.
     """
     digest = hashlib.new(kind, usedforsecurity=False)
     try:
@@ -305,11 +307,12 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
 def find_changed_files(evidence: FilesEvidence) -> Iterator[str]:
     """Yield files that two distributions record differently, then altered and missing ones.
 
-    A file of two distributions is not reported again as altered.
+    Each is a sentence. A file of two distributions is not reported again as altered.
     """
     reported = set()
     for conflict in evidence["in_conflict"]:
         reported.add(conflict["path"])
+        # `conflict["holds"]` are the distributions whose content the file has: none or some.
         holds = "it holds neither's"
         if conflict["holds"]:
             holds = f"it holds {listed(conflict['holds'])}'s"

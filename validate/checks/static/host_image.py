@@ -242,8 +242,9 @@ def covers_our_files(folder: str) -> bool:
 def find_hidden_gpus(capabilities: list[str], driver: dict[str, str]) -> Iterator[str]:
     """Yield what is wrong if variables keep the container runtime from attaching GPUs.
 
-    `capabilities` are the parts of the driver that it must inject (`compute`, `utility`); `driver`
-    is name -> value of the image's NVIDIA_* variables.
+    The runtime injects parts of the host's driver into a container, as these variables ask.
+    `capabilities` are the parts that it must inject (`compute`, `utility`); `driver` is name ->
+    value of the image's NVIDIA_* variables.
     """
     injected_text = driver.get("NVIDIA_DRIVER_CAPABILITIES", "")
     injected = injected_text.split(",")

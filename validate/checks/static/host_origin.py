@@ -132,8 +132,9 @@ class LayerComparison(NamedTuple):
 def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> LayerComparison:
     """Compare the layers of an image with those that are recorded for its recipe.
 
-    A layer is identified by its diff ID, the digest of its files. The image's settings count as a
-    layer (SETTINGS_ROW), but not those of a derived image: they are its own.
+    A layer holds the files that one step of a build wrote, and its diff ID is the digest of these.
+    The image's settings count as a layer (SETTINGS_ROW), but not those of a derived image, one that
+    a user built on ours: they are its own.
     """
     measured = {layer["layer"]: layer["diff_id"] for layer in evidence["layers"]}
     expected = []
@@ -145,7 +146,8 @@ def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> Layer
     unproven_layers = []
     for layer in expected:
         name = layer["layer"]
-        # Where no build of a layer is recorded, its diff ID is empty and there are no builds.
+        # Where no build of a layer is recorded, its diff ID is empty and there are no builds: it
+        # is unproven.
         is_recorded = bool(layer["diff_id"])
         if is_recorded and measured.get(name) != layer["diff_id"]:
             differing.append(layer)
@@ -303,7 +305,10 @@ def describe_difference(layer: ExpectedLayer, diff_id: str) -> str:
 def describe_success(
     layers: LayerComparison, expect: OriginExpectation, evidence: OriginEvidence
 ) -> str:
-    """Return which builds gave the same bytes, and what a derived image changes on top."""
+    """Return which builds gave the same bytes, and what a derived image changes on top.
+
+    To be called if all layers are as recorded. A derived image is one that a user built on ours.
+    """
     builds = set()
     layer_count = 0
     for layer in layers.expected:

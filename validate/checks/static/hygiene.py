@@ -222,6 +222,7 @@ def find_secrets(
 def is_as_wheel_brought(path: str) -> bool:
     """Return whether a RECORD in a folder above a file lists it with the hash that it has.
 
+    RECORD is the list of files in an installed package. Raises OSError if the file can't be read.
     So are files of packages that no other check looks at: those of the Python that a base brings.
     Its pip has examples of addresses with a password.
     """
@@ -230,6 +231,7 @@ def is_as_wheel_brought(path: str) -> bool:
         name = os.path.relpath(path, folder)
         for record in folder.glob("*.dist-info/RECORD"):
             for line in debian.read_lines(record):
+                # A line is PATH,sha256=HASH,BYTES. The path begins at the folder of packages.
                 if line.startswith(f"{name},sha256={digest},"):
                     return True
     return False

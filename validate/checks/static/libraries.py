@@ -303,7 +303,8 @@ def list_cuda_libraries(
 def index_by_owner(libraries: Iterable[Binary]) -> dict[tuple[str, str], str]:
     """Return (distribution, name of a library) -> the file of that distribution and name.
 
-    Each library is in it by the name of its file and by its SONAME.
+    Each library is in it by the name of its file and by its SONAME, the name by which other files
+    ask for it. Where a distribution has several of one name, it is the first.
     """
     holders: dict[tuple[str, str], str] = {}
     for library in libraries:

@@ -427,10 +427,11 @@ def hides_ours(program: Hidden, our_folders: Sequence[str]) -> bool:
 
 
 def find_path_faults(expect: Expected, path: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with the folders of the PATH.
+    """Yield a sentence for each thing that is wrong with the folders of the PATH.
 
-    An image that we build must have the expected ones only. Other images may add folders, even in
-    front of ours, but not relative ones.
+    `path` are these folders, in their order; `expect["path"]` are those that our build sets. An
+    image that we build must have just these. Other images may add folders, even in front of ours,
+    but not relative ones.
     """
     if list(path) == expect["path"]:
         return

@@ -183,7 +183,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
 
 def list_needed(paths: Mapping[str, os.stat_result]) -> NeededPaths:
-    """Return what the image's users need, on whatever base.
+    """Return what the image's users need, on whatever base: paths, and folders with all in them.
 
     `paths` is path -> what lstat says of it, for everything in the image.
     """
@@ -200,8 +200,9 @@ def list_needed(paths: Mapping[str, os.stat_result]) -> NeededPaths:
 def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
     """Return path -> what is wrong with its mode, owner or date.
 
-    `paths` is path -> what lstat says of it. Where a folder is at fault, what lies below it is left
-    out.
+    `paths` is path -> what lstat says of it, for everything in the image. Where a folder is at
+    fault, what lies below it is left out. Each kind of fault is looked for by a function of its
+    own, which yields pairs of path and fault.
     """
     # `user` has the environment of the image's user; `user.user` is the USER of the image.
     user, _, _ = installed.read_user_python()
@@ -323,7 +324,8 @@ def find_closed_folders(
 ) -> Iterator[tuple[str, str]]:
     """Yield each of these folders that is not root's with mode 1777, and what it has instead.
 
-    Folders that the image does not have are left out.
+    `paths` is path -> what lstat says of it. Mode 1777 is that of /tmp: everybody may make files,
+    and remove only their own. Folders that the image does not have are left out.
     """
     for folder in folders:
         facts = paths.get(folder)
@@ -337,8 +339,9 @@ def find_unreadable_for_all(
 ) -> Iterator[tuple[str, str]]:
     """Yield files that every user needs and some can't read or start, and what is wrong with each.
 
-    `for_all` are these files. Folders above them must be open to all, too. The home of root is left
-    out: tools that root installed for itself are nobody else's.
+    `for_all` are these files, `paths` is path -> what lstat says of it. Folders above the files
+    must be open to all, too. The home of root is left out: tools that root installed for itself are
+    nobody else's.
     """
     for path in with_folders_above(for_all) & paths.keys():
         facts = paths[path]
@@ -358,7 +361,7 @@ def find_unreadable_for(
     """Yield each path that the image's own user can't read, and what is wrong with it.
 
     Only those folders are looked at in which people put files for the user: /opt and the like, and
-    the folders that the user's `environment` names.
+    the folders that the user's `environment` names. `paths` is path -> what lstat says of it.
     """
     named_folders = list_named_folders(environment)
     # All that lies below these folders must be readable.

@@ -225,9 +225,11 @@ def list_providers(distributions: Iterable[Distribution]) -> dict[str, set[str]]
 def list_loaders(user: UserEnvironment, start: Start) -> Loaders:
     """Return the loaders of the image's Python with their suffixes, in the order of its tries.
 
-    The suite may run on another Python, whose own suffixes would be wrong.
+    A loader reads one kind of module: compiled, source or bytecode. Raises KeyError for a processor
+    that no image is made for. The suite may run on another Python, whose own suffixes would be
+    wrong.
     """
-    # `.cpython-311-x86_64-linux-gnu.so`
+    # The first suffix is `.cpython-311-x86_64-linux-gnu.so`
     triplet = machine_named(user.machine).triplet
     version = start.version.replace(".", "")
     return [
@@ -319,7 +321,8 @@ def find_candidates(name: str, finders: Sequence[Finder]) -> list[Candidate]:
     """Return what Python would import under a name, from the finders of the search path.
 
     That is the first module or regular package. If there is none, it is all parts of the namespace
-    package of this name. The list is empty if the name can't be imported.
+    package of this name: folders without code of their own, which several entries of sys.path may
+    have. The list is empty if the name can't be imported. `name` has no dots.
     """
     namespace_parts = []
     for path_entry, finder in finders:
@@ -429,7 +432,8 @@ def find_interpreter_faults(expect: PinExpect, evidence: PinEvidence) -> Iterato
 def find_module_faults(subject: str, expect: PinExpect, name: str, module: Module) -> Iterator[str]:
     """Yield what is wrong if `import NAME` loads another file than the distribution's own.
 
-    It is a fault, too, if other distributions than those expected install files into the module.
+    `subject` is the distribution, `module` what was found for the name. It is a fault, too, if
+    other distributions than those expected (`expect["shares"]`) install files into the module.
     """
     if module["file"] is None:
         namespace = module.get("namespace")

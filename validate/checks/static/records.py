@@ -62,6 +62,8 @@ class Measured(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Yield the RECORDs of the installed distributions that each claim names.
 
+    RECORD is the list of files in an installed distribution. A claim is one promise about the
+    image; what is yielded is its subject, with a distribution's name -> its RECORDs.
     A distribution may be installed in several places, and has a RECORD in each.
     """
     _, start, distributions = installed.read_user_python()

@@ -331,7 +331,8 @@ def find_alternatives(
     """Return files beside a library that do the same for another release, and lack no symbol.
 
     Such a file has another number in its name (`_C_torch27.so`), and more than half of the
-    library's exports. `path` is that of the library; `lacking_paths` are those of all that lack a
+    library's exports. `path` is that of the library, `tasks` are all files to choose from, and
+    `symbols` is the path of a file -> what it exports. `lacking_paths` are those that lack a
     symbol.
     """
     library = Path(path)

@@ -153,7 +153,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | Verb
 def start_program(name: str, arguments: Sequence[str], user: UserEnvironment) -> Program:
     """Run a program on the user's PATH with arguments that make it print its version.
 
-    Return the first line that it prints: as `version` if it exits with 0, else as `error`.
+    Return its path, and the first line that it prints: as `version` if it exits with 0, else as
+    `error`. The path is None if there is no such program; `error` is also why it can't be started.
     """
     path = shutil.which(name, path=user.environ.get("PATH", ""))
     if path is None:
@@ -176,7 +177,8 @@ def read_nccl(
     """Return the NCCL that torch loads, and which of these libraries it opens.
 
     It opens those whose names its file contains. `folders` are those of sys.path; `libraries` is
-    SONAME -> names by which the library may be opened. Without NCCL, the path is None.
+    SONAME -> names by which the library may be opened. Without NCCL, the path is None. Raises
+    ValueError if its file is empty.
     """
     # torch takes NCCL from a wheel, else from where the loader finds it.
     candidates = []
@@ -275,7 +277,10 @@ user who runs the suite has no name."""
 
 
 def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> Finding:
-    """Pass if every program in `expect["programs"]` is on the PATH, and printed its version."""
+    """Pass if every program in `expect["programs"]` is on the PATH, and printed its version.
+
+    `evidence["programs"]` is name -> what `start_program` returned. The PASS quotes the versions.
+    """
     faults = []
     for name in expect["programs"]:
         program = evidence["programs"][name]

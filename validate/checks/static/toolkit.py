@@ -207,9 +207,10 @@ def read_versioned_library(stem: str, companion: str, home: Path) -> Part:
 
 
 def list_library_files(stem: str, home: Path) -> list[str]:
-    """Return the files of a library (`libcudart`) in all folders of a toolkit, without links.
+    """Return the real paths, sorted, of a library's files in all folders of a toolkit.
 
-    They are sorted.
+    `stem` is the library's name up to `.so`: `libcudart`. `home` is the toolkit's folder. Links are
+    followed, so that each file is there once.
     """
     folders = (
         "lib64",
@@ -288,7 +289,8 @@ def list_loader_folders(search: SearchPath) -> list[LoaderFolder]:
 def configured_folders(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield the folders in a file like /etc/ld.so.conf, each with the file that names it.
 
-    Files that it includes are read, too, up to five deep: a file may include itself.
+    Files that it includes are read, too, up to five deep: a file may include itself. `depth` is how
+    deep this one is. A file that does not exist has no folders.
     """
     if depth > 5 or not Path(file).is_file():
         return
@@ -365,7 +367,7 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
 
 
 def find_misleading_settings(home: str, evidence: ToolkitEvidence) -> Iterator[str]:
-    """Yield what leads compilers to another toolkit than the one in `home`.
+    """Yield a sentence for each thing that leads compilers to another toolkit than that in `home`.
 
     That is a variable, the `cuda` link without a version, or a program on the PATH.
     """

@@ -75,7 +75,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     """Pass if every installed wheel was built for the image's Python and processor.
 
-    Also fails if no wheel says what it was built for.
+    A wheel is the file that a package was installed from. Its tags say what it was built for:
+    `cp311-cp311-linux_x86_64`. Also fails if no installed wheel has any.
     """
     if not evidence["wheels"]:
         return failed("no installed wheel says what it was built for")
