@@ -373,7 +373,7 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
     asked = replace(claims.measured_by([comes, waits]), admission=())
     monkeypatch.setattr(validating, "claims_of", lambda *_, **__: asked)
     options: Any = {"tiers": (Tier.STATIC, Tier.CPU), "gpus": GpuMode.NONE, "say": kill}
-    with pytest.raises(UserError, match="no kill for memory"):
+    with pytest.raises(UserError, match="reports no lack of memory"):
         validating.validate_image(engine, image(NAME), images[0].tag, SOURCES, **options)
     assert killed[-1:] == [True]
     assert containers_of(engine, images) == []

@@ -69,7 +69,7 @@ def test_what_moves_tags_needs_the_matrix(
     image = published(repository, "one", date=days_ago(1))
     done = truetag(installed, empty, "promote", image.reference, "--to", "127.0.0.1:9/x")
     assert done.returncode == 2 and "matrix.yaml: is missing" in done.stderr, done.stderr
-    assert "go to the folder that has your matrix.yaml" in " ".join(done.stderr.split())
+    assert "go to the folder that has yours" in " ".join(done.stderr.split())
 
 
 @pytest.mark.engine

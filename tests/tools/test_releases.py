@@ -1,5 +1,6 @@
 """Newer releases: which are not known, and their rows put where they belong."""
 
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -53,7 +54,8 @@ def test_a_release_for_the_newest_python_alone_is_found_and_one_that_stayed_behi
     asked: list[tuple[str, str]] = []
 
     def uv(arguments: list[str]) -> CompletedProcess[str]:
-        name = Path(arguments[2]).read_text().strip()
+        # uv is given the packages as those of a project.
+        (name,) = tomllib.loads(Path(arguments[2]).read_text())["project"]["dependencies"]
         python = arguments[arguments.index("--python-version") + 1]
         asked.append((name, python))
         if name == "auto-gptq" and python == "3.13":

@@ -583,7 +583,7 @@ def test_a_row_names_exactly_the_variables_that_it_refuses(row: profile_docs.Pag
         (
             "pins/unsloth",
             ["FSDP_VERSION", "NOT_DENIED"],
-            "says that NOT_DENIED is refused, and no image is refused for it",
+            "says that images with NOT_DENIED are refused, and no claim refuses them",
         ),
     ],
     ids=["claim", "variable"],
