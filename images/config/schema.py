@@ -67,7 +67,7 @@ def _index_address(value: object) -> str:
         raise ValueError("is no address of an index: it begins with https://HOST/")
     if "@" in address.netloc or address.query or address.fragment:
         raise ValueError(
-            "holds a login, a query or a fragment: leave the address alone; the login comes from "
+            "holds a login, a query or a fragment: write only the address; the login comes from "
             "netrc, a keyring, or UV_INDEX_NAME_USERNAME and UV_INDEX_NAME_PASSWORD"
         )
     return str(value).rstrip("/")

@@ -6,12 +6,20 @@ from dataclasses import replace
 
 from images.planning.image import Image, Pin, PrivateIndex
 from tests.support.http_server import Reply
-from tests.support.torch_index import Indexes
+from tests.support.torch_index import DEFAULT, Indexes
 
 FOLDER = "/private"
 NAME = "acme-corp"
 USER, PASSWORD = "me", "p@ss/w0rd-7f3a9c"
 USER_VARIABLE, PASSWORD_VARIABLE = "UV_INDEX_ACME_CORP_USERNAME", "UV_INDEX_ACME_CORP_PASSWORD"
+
+
+def add_public_packages(indexes: Indexes) -> None:
+    """Put what any lock of these tests needs on the default index: installer, torch, toolkit."""
+    indexes.add(DEFAULT, "installer", "1.0")
+    indexes.add(DEFAULT, "torch", "2.5.1", "nvidia-cuda-runtime-cu12==12.4.127")
+    indexes.add(DEFAULT, "nvidia-cuda-runtime-cu12", "12.4.127")
+    indexes.add(DEFAULT, "nvidia-cuda-nvcc-cu12", "12.6.85")
 
 
 def private_index(indexes: Indexes) -> PrivateIndex:

@@ -21,6 +21,7 @@ from tests.support.private_index import (
     PASSWORD_VARIABLE,
     USER,
     USER_VARIABLE,
+    add_public_packages,
     private_index,
     with_private_pins,
 )
@@ -49,11 +50,8 @@ def index(indexes: Indexes, monkeypatch: pytest.MonkeyPatch) -> PrivateIndex:
     monkeypatch.setattr(inputs, "TOOLS", ("installer==1.0",))
     monkeypatch.setenv(USER_VARIABLE, USER)
     monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
+    add_public_packages(indexes)
     for name, version, *requirements in (
-        ("installer", "1.0"),
-        ("torch", "2.5.1", "nvidia-cuda-runtime-cu12==12.4.127"),
-        ("nvidia-cuda-runtime-cu12", "12.4.127"),
-        ("nvidia-cuda-nvcc-cu12", "12.6.85"),
         ("einops", "0.8.2"),
         # The same version with other contents, and a newer one.
         ("acme", "0.3.0", "einops"),

@@ -20,11 +20,12 @@ from tests.support.private_index import (
     PASSWORD_VARIABLE,
     USER,
     USER_VARIABLE,
+    add_public_packages,
     private_index,
     with_private_pins,
 )
 from tests.support.sources import image
-from tests.support.torch_index import DEFAULT, Indexes, indexes, known_python, uv_asks_once
+from tests.support.torch_index import Indexes, indexes, known_python, uv_asks_once
 
 __all__ = ["indexes", "known_python", "uv_asks_once"]
 
@@ -38,13 +39,7 @@ def index(indexes: Indexes, monkeypatch: pytest.MonkeyPatch) -> PrivateIndex:
     monkeypatch.setattr(inputs, "TOOLS", ("installer==1.0",))
     monkeypatch.setenv(USER_VARIABLE, USER)
     monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
-    for name, version, *requirements in (
-        ("installer", "1.0"),
-        ("torch", "2.5.1", "nvidia-cuda-runtime-cu12==12.4.127"),
-        ("nvidia-cuda-runtime-cu12", "12.4.127"),
-        ("nvidia-cuda-nvcc-cu12", "12.6.85"),
-    ):
-        indexes.add(DEFAULT, name, version, *requirements)
+    add_public_packages(indexes)
     indexes.add(FOLDER, "acme-train", "1.4.0")
     return private_index(indexes)
 
