@@ -127,8 +127,9 @@ def _acquire_by_digest(
 
 def by_digest(base: Base, digest: str) -> str:
     """Return the reference of a base by its digest: `debian@sha256:...`."""
+    without_digest = base.reference.partition("@")[0]
     # A colon before the last slash is that of a port: `localhost:5000/base`.
-    folder, slash, name = base.reference.rpartition("/")
+    folder, slash, name = without_digest.rpartition("/")
     return f"{folder}{slash}{name.partition(':')[0]}@{digest}"
 
 

@@ -53,8 +53,16 @@ class IndexLogin(AuthBase):
 
 
 def _same_server(url: str, other: str) -> bool:
-    """Return whether two URLs have the same scheme, host and port."""
-    return urlsplit(url)[:2] == urlsplit(other)[:2]
+    """Return whether two URLs have the same scheme, host and port.
+
+    requests writes hosts in small letters, and an address may name the port that is usual anyway.
+    """
+    servers = []
+    for address in (url, other):
+        parts = urlsplit(address)
+        usual_port = 443 if parts.scheme == "https" else 80
+        servers.append((parts.scheme, parts.hostname, parts.port or usual_port))
+    return servers[0] == servers[1]
 
 
 def _add(request: requests.PreparedRequest, user: str, password: str) -> requests.PreparedRequest:

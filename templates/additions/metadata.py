@@ -13,22 +13,30 @@ import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
-_REQUIREMENT = re.compile(r"^Requires-Dist:\s*(?P<name>[A-Za-z0-9._-]+)\s*\(?(?P<specifier>[^;\[\])]*)\)?(?P<marker>.*)$")
+_REQUIREMENT = re.compile(
+    r"^Requires-Dist:\s*(?P<name>[A-Za-z0-9._-]+)\s*(?P<extras>\[[^\]]*\])?[^;@]*(?P<marker>;.*)?$"
+)
 """A line of METADATA: `Requires-Dist: nvidia-cudnn-cu13==9.19.0.56; platform_system == "Linux"`."""
 
 
 def main(overrides: Path, folder: Path) -> None:
+    """Copy the dist-info of each installed package whose requirements are overridden, with these rewritten."""
     versions = {}
     for line in overrides.read_text().splitlines():
         name, separator, version = line.partition("==")
         if separator:
             versions[_normalized(name)] = version
+    seen = set()
     for distribution in distributions():
-        # Each is a folder NAME-VERSION.dist-info, which importlib knows by this attribute alone.
+        # Python and pip find only the first of a name on sys.path; later ones are hidden by it.
+        name = _normalized(distribution.metadata["Name"] or "")
+        if name in seen:
+            continue
+        seen.add(name)
+        # The dist-info folder, which importlib.metadata gives under this name only.
         source = getattr(distribution, "_path", None)
         metadata = distribution.read_text("METADATA")
-        # Only the first on sys.path is the one that Python and pip find.
-        if source is None or metadata is None or (folder / source.name).exists():
+        if source is None or metadata is None:
             continue
         changed = _override(metadata, versions)
         if changed != metadata:
@@ -43,7 +51,8 @@ def _override(metadata: str, versions: "dict[str, str]") -> str:
         requirement = _REQUIREMENT.match(line)
         version = versions.get(_normalized(requirement["name"])) if requirement else None
         if requirement and version:
-            line = f"Requires-Dist: {requirement['name']}=={version}{requirement['marker']}"
+            extras, marker = requirement["extras"] or "", requirement["marker"] or ""
+            line = f"Requires-Dist: {requirement['name']}{extras}=={version}{marker}"
         lines.append(line)
     return "\n".join(lines)
 

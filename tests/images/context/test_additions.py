@@ -325,7 +325,17 @@ def overridden(interpreter: Path, environment: Path) -> Path:
     interpreter.with_name("overrides.txt").write_text("nvidia-cudnn-cu13==9.26.0.51\n")
     packages = packages_folder(environment)
     cudnn = 'NVIDIA.cudnn_cu13==9.19.0.56; platform_system == "Linux"'
-    add_distribution(packages, "torch", "2.11.0", ["numpy", cudnn, "nvidia-nccl-cu13==2.28.9"])
+    add_distribution(
+        packages,
+        "torch",
+        "2.11.0",
+        [
+            "numpy",
+            cudnn,
+            "nvidia-nccl-cu13==2.28.9",
+            'nvidia_cudnn_cu13[jit] (==9.19) ; extra == "x"',
+        ],
+    )
     add_distribution(packages, "accelerate", "1.15.0", ["torch>=2.0.0"])
     interpreter.with_name("pip.py").write_text(
         "from importlib.metadata import requires\n"
@@ -346,6 +356,7 @@ def test_pip_reads_requirements_as_the_image_overrides_them(
         "numpy",
         'NVIDIA.cudnn_cu13==9.26.0.51; platform_system == "Linux"',
         "nvidia-nccl-cu13==2.28.9",
+        'nvidia_cudnn_cu13[jit]==9.26.0.51; extra == "x"',
         "torch>=2.0.0",
     ]
 
@@ -382,3 +393,21 @@ def test_an_image_tells_pip_and_uv_what_it_overrides(name: str) -> None:
     assert overrides == "".join(f"{line}\n" for line in target.overrides).encode()
     variables = user_overlay.variables(target)
     assert ("UV_OVERRIDE" in variables) == bool(target.overrides)
+
+
+def test_metadata_of_a_package_that_another_one_hides_is_left_alone(
+    overridden: Path, environment: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    first.mkdir()
+    # A user has moved torch: Python finds this one, which requires what is installed.
+    add_distribution(first, "torch", "2.12.0", ["nvidia-cudnn-cu13==9.26.0.51"])
+    target = tmp_path / "metadata"
+
+    subprocess.run(
+        [environment / "bin" / "python", METADATA, overridden.with_name("overrides.txt"), target],
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(first)},
+    )
+
+    assert not target.exists()

@@ -47,3 +47,17 @@ def test_a_broken_file_of_pins_is_an_error_with_the_next_command(tmp_path: Path,
 )
 def test_a_digest_takes_the_place_of_the_tag(reference: str, expected: str) -> None:
     assert by_digest(replace(BASE, reference=reference), "sha256:1") == expected
+
+
+@pytest.mark.parametrize(
+    ("reference", "named"),
+    [
+        ("debian:bookworm-slim", "debian@sha256:1"),
+        ("localhost:5000/corp/base", "localhost:5000/corp/base@sha256:1"),
+        ("corp/base:1.0@sha256:0", "corp/base@sha256:1"),
+    ],
+)
+def test_a_base_is_named_by_its_digest_alone(reference: str, named: str) -> None:
+    base = replace(BASE, reference=reference)
+
+    assert by_digest(base, "sha256:1") == named

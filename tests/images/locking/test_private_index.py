@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import requests
 
 from images.errors import UserError
 from images.locking import index_access, inputs, lock_file, measure_records, resolve
@@ -354,3 +355,24 @@ def test_a_keyring_that_is_not_installed_has_no_login(
     monkeypatch.setenv("UV_KEYRING_PROVIDER", "subprocess")
 
     assert index_access.find_login(INDEX) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "is_same"),
+    [
+        ("https://pypi.corp.example:443/simple/x/", True),
+        ("http://pypi.corp.example/simple/", False),
+        ("https://pypi.corp.example:8443/simple/", False),
+        ("https://files.corp.example/simple/", False),
+    ],
+)
+def test_a_login_goes_to_the_server_of_its_index_alone(
+    monkeypatch: pytest.MonkeyPatch, url: str, is_same: bool
+) -> None:
+    monkeypatch.setenv(USER_VARIABLE, USER)
+    monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
+    login = index_access.IndexLogin({"acme-corp": "https://Pypi.Corp.example/simple"})
+
+    request = requests.Request("GET", url, auth=login).prepare()
+
+    assert ("Authorization" in request.headers) == is_same
