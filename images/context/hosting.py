@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from images.errors import wrong
-from images.locking import debian, uv
+from images.locking import debian, index_access, uv
 
 MOUNT = "/run/host"
 """Where the templates mount `host/`."""
@@ -235,11 +235,8 @@ def _find_index(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             )
 
     # uv also takes `NAME=URL`, and then has variables for the login of this name.
-    default_name = re.match(r"([\w.-]+)=", env.get("UV_DEFAULT_INDEX", ""))
-    default_login: tuple[str, ...] = ()
-    if default_name:
-        beginning = f"UV_INDEX_{re.sub('[^A-Z0-9]', '_', default_name[1].upper())}"
-        default_login = (f"{beginning}_USERNAME", f"{beginning}_PASSWORD")
+    default_name = index_access.name_of_default_index(env)
+    default_login = index_access.login_variables(default_name) if default_name else ()
 
     index = {}
     for name, value in sorted(env.items()):

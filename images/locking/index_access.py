@@ -15,7 +15,7 @@ import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 from requests.utils import get_netrc_auth
 
-from images.errors import Problem, UserError, root_cause
+from images.errors import Problem, UserError, root_cause, wrong
 from images.host import web
 from images.planning.image import Pin, PrivateIndex
 
@@ -78,7 +78,7 @@ def find_login(index: PrivateIndex) -> Login | None:
     It is looked for where uv does, in uv's order: variables with the name of the index, netrc, and
     a keyring if UV_KEYRING_PROVIDER is `subprocess`.
     """
-    user_variable, password_variable = _variables(index)
+    user_variable, password_variable = login_variables(index.name)
     user = os.environ.get(user_variable, "")
     password = os.environ.get(password_variable, "")
     if password:
@@ -93,10 +93,28 @@ def find_login(index: PrivateIndex) -> Login | None:
     return None
 
 
-def _variables(index: PrivateIndex) -> tuple[str, str]:
-    """Return the names of uv's variables for the user and the password of an index."""
-    beginning = f"UV_INDEX_{re.sub('[^A-Z0-9]', '_', index.name.upper())}"
+def login_variables(name: str) -> tuple[str, str]:
+    """Return the names of uv's variables for the user and the password of an index of this name."""
+    beginning = f"UV_INDEX_{re.sub('[^A-Z0-9]', '_', name.upper())}"
     return f"{beginning}_USERNAME", f"{beginning}_PASSWORD"
+
+
+def name_of_default_index(variables: Mapping[str, str]) -> str:
+    """Return the name in UV_DEFAULT_INDEX, which may be `NAME=URL`; empty if it has none."""
+    named = re.match(r"([\w.-]+)=", variables.get("UV_DEFAULT_INDEX", ""))
+    return named[1] if named else ""
+
+
+def require_own_name(index: PrivateIndex) -> None:
+    """Raise UserError if the default index has the name of a private one.
+
+    Both would have the same login variables, and build steps get those of the default index.
+    """
+    default = name_of_default_index(os.environ)
+    if default and login_variables(default) == login_variables(index.name):
+        cause = f"this is the name of a private index of matrix.yaml, too ({index.name})"
+        then = "give one of them another name: build steps would get the private index's login"
+        raise wrong(f"UV_DEFAULT_INDEX={default}=...", cause, then)
 
 
 def _ask_keyring(index: PrivateIndex, user: str) -> Login | None:
@@ -182,7 +200,7 @@ def explain(
     status = error.response.status_code if error.response is not None else 0
     if status in (401, 403):
         login = find_login(index)
-        user_variable, password_variable = _variables(index)
+        user_variable, password_variable = login_variables(index.name)
         if login:
             cause = f"refuses the login of {login.place} for {package} (HTTP {status})"
             then = f"correct user and password there, or ask who runs it; then `{again}`"
