@@ -174,7 +174,7 @@ def test_an_interrupt_leaves_nothing_running_and_no_name(
     with building(engine, tmp_path / "first") as first:
         begun = told(first, "[system")
         with building(engine, tmp_path / "second") as second:
-            waits = told(second, "waits until another process has built this name")
+            waits = told(second, "waits: another process is building the image of this name")
             interrupt(second, waits)
         rest = interrupt(first, begun)
     assert "nothing is left running" in rest
@@ -221,9 +221,14 @@ def building(engine: Engine, out: Path, *, no_cache: bool = True) -> subprocess.
 
 
 def told(child: subprocess.Popen[str], words: str) -> str:
-    """The first line with these words."""
+    """The first line with these words. Fails, with all that was printed, if the child ends first."""
     assert child.stdout is not None
-    return next(line for line in child.stdout if words in line)
+    printed = []
+    for line in child.stdout:
+        printed.append(line)
+        if words in line:
+            return line
+    raise AssertionError(f"ended without {words!r}:\n{''.join(printed)}")
 
 
 def interrupt(child: subprocess.Popen[str], before: str) -> str:
