@@ -112,18 +112,31 @@ def reason_left_out(claim: Claim) -> str:
 def split_unread(verdict: Verdict) -> tuple[Verdict, list[ClaimVerdict]]:
     """Return the verdict without the claims for which this user may not read enough, and these.
 
-    They are claims whose probe needs root, and that are UNPROVEN: the files that this user may read
-    show no fault, and the others could not be read.
+    Every claim that is UNPROVEN for another reason stays in the verdict, and keeps it from PASS.
     """
     judged = []
     unread = []
     for claim_verdict in verdict.claims:
-        needs_root = checks.settings(claim_verdict.claim.probe).run_as is RunAs.ROOT
-        if needs_root and claim_verdict.status is Status.UNPROVEN:
+        if _is_unread(claim_verdict):
             unread.append(claim_verdict)
         else:
             judged.append(claim_verdict)
     return replace(verdict, claims=tuple(judged)), unread
+
+
+def _is_unread(claim_verdict: ClaimVerdict) -> bool:
+    """Return whether a claim is UNPROVEN only because this user may not read some files.
+
+    Then its probe needs root, this process has another user, and the probe ran to its end: it found
+    no fault in the files that it could read, and recorded the others as `unreadable`.
+    """
+    claim = claim_verdict.claim
+    if claim_verdict.status is not Status.UNPROVEN or claim.unproven or os.geteuid() == 0:
+        return False
+    needs_root = checks.settings(claim.probe).run_as is RunAs.ROOT
+    # `judge` adds `probe` to the evidence if the probe did not run to its end.
+    ended_early = "probe" in claim_verdict.evidence
+    return needs_root and not ended_early and bool(claim_verdict.evidence.get("unreadable"))
 
 
 def describe_left_out(of_image: ClaimSet, unread: Sequence[ClaimVerdict]) -> list[str]:

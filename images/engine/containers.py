@@ -147,18 +147,19 @@ class Container:
         """Return the content of a file in the container, or its first `most` bytes (-1: all).
 
         The container need not run; files of a tmpfs are gone once it has ended. Raises
-        FileNotFoundError if there is no ordinary file at the path (a link counts as none), and
-        EngineError.
+        FileNotFoundError if there is no ordinary file at the path (a link or folder counts as
+        none), and EngineError.
         """
         with engine_errors(self.name), suppress(docker.errors.NotFound):
             chunks, _ = self._sdk.get_archive(self.id, path)
-            # The engine sends a tar. For the path of a file, that file is its only member.
+            # The engine sends a tar. Its first member is what lies at the path; for a folder, those
+            # that follow are the files in it.
             stream = cast("IO[bytes]", ChunkReader(iter(chunks)))
             with tarfile.open(fileobj=stream, mode="r|") as archive:
-                for member in archive:
-                    content = archive.extractfile(member) if member.isreg() else None
-                    if content:
-                        return content.read(most)
+                member = archive.next()
+                content = archive.extractfile(member) if member and member.isreg() else None
+                if content:
+                    return content.read(most)
         raise FileNotFoundError(path)
 
     def has(self, path: str) -> bool:

@@ -164,9 +164,11 @@ def _remove(entries_by_path: dict[str, LayerEntry], path: str) -> None:
 
 
 def _remove_inside(entries_by_path: dict[str, LayerEntry], folder: str) -> None:
-    """Remove all entries below a folder, but not the folder."""
+    """Remove all entries below a folder, but not the folder. Empty: the root of the image."""
+    beginning = f"{folder}/" if folder else ""
     for path in list(entries_by_path):
-        if path.startswith(f"{folder}/"):
+        is_inside = path.startswith(beginning) and path != folder
+        if is_inside:
             del entries_by_path[path]
 
 

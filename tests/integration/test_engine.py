@@ -241,6 +241,9 @@ def test_files_get_into_a_read_only_container_through_a_volume(
         assert container.get_file("/suite/out") == b"kept\n"
         with pytest.raises(FileNotFoundError):
             container.get_file("/suite/none")
+        # A folder is no file, though there is one in it.
+        with pytest.raises(FileNotFoundError):
+            container.get_file("/suite/a")
     assert output.stdout == "from outside\n0\nw\n"
     assert "Read-only file system" in output.stderr
     assert output.code == 0

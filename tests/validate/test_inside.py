@@ -1,5 +1,10 @@
 """validate.inside: what a container judges of its own image, and what it says of the rest."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
 import pytest
 
 from validate.claims import Claim, ClaimSet, Tier
@@ -18,10 +23,16 @@ def make_claim(key: str, probe: str) -> Claim:
     return Claim(check=check, subject=subject, tier=Tier.STATIC, probe=probe, statement="")
 
 
-def make_verdict(key: str, probe: str, status: Status, reason: str = "") -> Verdict:
+def make_verdict(
+    key: str,
+    probe: str,
+    status: Status,
+    reason: str = "",
+    evidence: Mapping[str, Any] = MappingProxyType({}),
+) -> Verdict:
     """Return the verdict on one claim."""
     judged = ClaimVerdict(
-        claim=make_claim(key, probe), status=status, reason=reason, seconds=0, evidence={}
+        claim=make_claim(key, probe), status=status, reason=reason, seconds=0, evidence=evidence
     )
     return Verdict(image="x", digest="", evidence_sha256="", claims=(judged,))
 
@@ -46,10 +57,20 @@ def test_a_container_leaves_out_what_its_user_cannot_measure(
     assert reason_left_out(make_claim(key, probe)) == reason
 
 
+UNREADABLE = {"unreadable": ["/root"]}
+
+
+@pytest.fixture
+def user_id(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let this process have the user of our images, whoever runs the tests."""
+    monkeypatch.setattr("os.geteuid", lambda: 1001)
+    return 1001
+
+
+@pytest.mark.usefixtures("user_id")
 def test_so_does_it_where_its_user_may_not_read_all_files() -> None:
-    verdict = make_verdict(
-        "hygiene/secrets", "static.hygiene", Status.UNPROVEN, "/root can't be read"
-    )
+    reason = "/root can't be read"
+    verdict = make_verdict("hygiene/secrets", "static.hygiene", Status.UNPROVEN, reason, UNREADABLE)
 
     judged, unread = split_unread(verdict)
 
@@ -62,17 +83,48 @@ def test_so_does_it_where_its_user_may_not_read_all_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("probe", "status"),
+    ("probe", "status", "evidence"),
     [
-        pytest.param("static.hygiene", Status.FAIL, id="a fault was found"),
-        pytest.param("static.debian", Status.PASS, id="all could be read"),
-        pytest.param("static.pins", Status.UNPROVEN, id="it needs no root"),
+        pytest.param("static.hygiene", Status.FAIL, UNREADABLE, id="a fault was found"),
+        pytest.param("static.debian", Status.PASS, UNREADABLE, id="all could be read"),
+        pytest.param("static.pins", Status.UNPROVEN, UNREADABLE, id="it needs no root"),
+        pytest.param("static.debian", Status.UNPROVEN, {}, id="the probe was not run"),
+        pytest.param(
+            "static.debian",
+            Status.UNPROVEN,
+            {**UNREADABLE, "probe": {"outcome": "crashed"}},
+            id="the probe did not run to its end",
+        ),
     ],
 )
-def test_all_other_claims_stay_in_the_verdict(probe: str, status: Status) -> None:
-    verdict = make_verdict("some/claim", probe, status)
+@pytest.mark.usefixtures("user_id")
+def test_all_other_claims_stay_in_the_verdict(
+    probe: str, status: Status, evidence: dict[str, Any]
+) -> None:
+    verdict = make_verdict("some/claim", probe, status, evidence=evidence)
 
     assert split_unread(verdict) == (verdict, [])
+
+
+def test_what_root_may_not_read_stays_in_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    verdict = make_verdict(
+        "hygiene/secrets", "static.hygiene", Status.UNPROVEN, evidence=UNREADABLE
+    )
+
+    assert split_unread(verdict) == (verdict, [])
+    assert verdict.overall is Status.UNPROVEN
+
+
+@pytest.mark.usefixtures("user_id")
+def test_a_claim_that_is_unproven_from_the_start_stays_in_the_verdict() -> None:
+    verdict = make_verdict(
+        "hygiene/secrets", "static.hygiene", Status.UNPROVEN, evidence=UNREADABLE
+    )
+    (judged,) = verdict.claims
+    judged = replace(judged, claim=replace(judged.claim, unproven="flash-attn is not here"))
+
+    assert split_unread(replace(verdict, claims=(judged,)))[1] == []
 
 
 def test_claims_of_one_reason_share_a_line_in_which_each_check_stands_once() -> None:

@@ -226,7 +226,7 @@ def _choose_attention(capabilities: list[tuple[int, int]], stack: Stack) -> Sett
     # Of the frameworks, only unsloth takes xformers: Axolotl's patch for it reads
     # LlamaAttention.num_heads, which transformers 4.48 dropped.
     takes_xformers = {"unsloth", "xformers"} <= stack.packages.keys()
-    if takes_xformers and (7, 5) <= lowest < (10, 0):
+    if takes_xformers and lowest >= (7, 5) and highest < (10, 0):
         version = stack.packages["xformers"]
         reason = f"no flash-attn 2 for these GPUs; unsloth takes xformers {version}"
         return Setting("attention", "xformers", reason, "unsloth's README")

@@ -1,8 +1,10 @@
-"""What the SDK raises, as errors of ours with a kind; and whose containers are swept."""
+"""What the SDK raises, as errors of ours; whose containers are swept; files of a container."""
 
+import io
 import os
 import subprocess
 import sys
+import tarfile
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import requests
 
 from images.engine import OWNER_LABEL, EngineError, EngineErrorKind, NoSuchImage
-from images.engine.containers import engine_errors, is_orphan, process_identity
+from images.engine.containers import Container, engine_errors, is_orphan, process_identity
 
 
 def answered(status: int, said: str) -> docker.errors.APIError:
@@ -77,3 +79,36 @@ def test_a_process_of_another_machine_is_not_ours_to_judge() -> None:
     assert not is_orphan({OWNER_LABEL: f"{host}/another{boot}:{rest}"})
     assert not is_orphan({OWNER_LABEL: f"another{host}/{boot}:{rest}"})
     assert not is_orphan({}) and not is_orphan({OWNER_LABEL: f"{machine}:{os.getpid()}x:"})
+
+
+# --- files of a container -------------------------------------------------------------------------
+
+
+def container_that_sends(*members: tuple[str, bytes, bytes]) -> Container:
+    """Return a container whose engine answers every path with a tar: name, type and content."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, kind, content in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.size = kind, len(content)
+            tar.addfile(info, io.BytesIO(content))
+    sdk = SimpleNamespace(get_archive=lambda _id, _path: ([stream.getvalue()], {}))
+    return Container(sdk, "id", "name")
+
+
+def test_a_file_of_a_container_is_read() -> None:
+    container = container_that_sends(("passwd", tarfile.REGTYPE, b"root:x:0:0\n"))
+
+    assert container.get_file("/etc/passwd") == b"root:x:0:0\n"
+    assert container.get_file("/etc/passwd", most=4) == b"root"
+
+
+@pytest.mark.parametrize("kind", [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE])
+def test_what_is_no_file_is_not_read_nor_what_lies_in_it(kind: bytes) -> None:
+    """A folder at /etc/passwd was taken for a file because there was one in it."""
+    container = container_that_sends(
+        ("passwd", kind, b""), ("passwd/shadow", tarfile.REGTYPE, b"root:x:0:0\n")
+    )
+
+    with pytest.raises(FileNotFoundError):
+        container.get_file("/etc/passwd", most=1)

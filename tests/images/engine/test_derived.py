@@ -45,6 +45,7 @@ BASE = layer("opt/", "opt/a.py=1", "opt/b.py=1", "info/", "info/less.list=1", "i
         (["info/.wh.less.list"], {}, ["/info/less.list"]),
         ([".wh.opt"], {}, ["/opt"]),
         (["opt/", "opt/.wh..wh..opq", "opt/b.py=1"], {}, ["/opt/a.py"]),
+        ([".wh..wh..opq", "opt/", "opt/b.py=1"], {}, ["/info", "/opt/a.py"]),
         (["opt/a.py/"], {"/opt/a.py": "is a folder now"}, []),
     ],
 )
@@ -104,6 +105,8 @@ def test_what_layers_make() -> None:
     assert sorted(
         layer_tree.tree([[entry("a")]], {"a": entry("a", "folder"), "a/b": entry("a/b")})
     ) == ["a"]
+    # At the root it removes all that the layers below have.
+    assert list(layer_tree.tree([BASE, layer(".wh..wh..opq", "new=1")])) == ["new"]
     first = [*layer("a/", "a/b=x"), entry("d", "hard link")._replace(link="a/b", mode=0o600)]
     hard = layer_tree.tree([first])["d"]
     assert (hard.kind, hard.content) == ("file", first[1].content)

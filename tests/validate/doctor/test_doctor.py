@@ -85,6 +85,9 @@ WITH_NOTHING = stack(packages={})
         # xformers is for Turing and newer, and only unsloth takes it.
         ([(7, 5)], WITH_UNSLOTH, "xformers", ""),
         ([(7, 0)], WITH_UNSLOTH, "sdpa", ""),
+        ([(7, 5), (9, 0)], WITH_UNSLOTH, "xformers", ""),
+        # xformers has no code for Blackwell, whatever the other GPUs are.
+        ([(7, 5), (10, 0)], WITH_UNSLOTH, "sdpa", ""),
         ([(7, 5)], WITH_XFORMERS_ALONE, "sdpa", ""),
     ],
 )
