@@ -44,7 +44,10 @@ class Distribution:
     requires: tuple[str, ...]
     """Requirements as they are written: `six>=1`."""
     entries: tuple[Entry, ...] | None
-    """None: it has no RECORD, or one that can't be read."""
+    """None: it has no RECORD, or one that can't be parsed."""
+    readable: bool = True
+    """Whether this process's user may read its metadata. If not, name and version are those in the
+    folder's name, and nothing else is known: `entries` is None. The check `modes` reports it."""
 
     def modules(self) -> frozenset[str]:
         """Return the top-level names by which its files can be imported."""
@@ -181,6 +184,21 @@ def _read_distribution(info: Path) -> Distribution:
     An `.egg-info` may also be a file. Name and version that the metadata lacks are taken from the
     folder's name.
     """
+    # `six-1.16.0.dist-info`, `six-1.16.0-py3.11.egg-info`
+    name, _, version_and_python = info.stem.partition("-")
+    version = version_and_python.partition("-")[0]
+    if not _is_readable(info):
+        return Distribution(
+            name=canonical(name),
+            version=version,
+            location=str(info.parent),
+            info=info,
+            tags=(),
+            requires=(),
+            entries=None,
+            readable=False,
+        )
+
     if info.is_file():
         metadata = info
     elif info.suffix == ".dist-info":
@@ -190,10 +208,6 @@ def _read_distribution(info: Path) -> Distribution:
     # Names of headers are in lower case. `requires-dist` may be there many times.
     headers = list(_read_headers(metadata))
     fields = dict(headers)
-
-    # `six-1.16.0.dist-info`, `six-1.16.0-py3.11.egg-info`
-    name, _, version_and_python = info.stem.partition("-")
-    version = version_and_python.partition("-")[0]
     wheel_headers = _read_headers(info / "WHEEL")
     return Distribution(
         name=canonical(fields.get("name", name)),
@@ -204,6 +218,21 @@ def _read_distribution(info: Path) -> Distribution:
         requires=tuple(value for header, value in headers if header == "requires-dist"),
         entries=_read_record(info / "RECORD"),
     )
+
+
+def _is_readable(info: Path) -> bool:
+    """Return whether this process's user may read a distribution's metadata.
+
+    A package that was installed as root with umask 077 is readable for root alone.
+    """
+    if not os.access(info, os.R_OK):
+        return False
+    if not info.is_dir():
+        return True
+    if not os.access(info, os.X_OK):
+        return False
+    files = [info / name for name in ("METADATA", "PKG-INFO", "WHEEL", "RECORD")]
+    return all(os.access(file, os.R_OK) for file in files if file.exists())
 
 
 def _read_headers(file: Path) -> Iterator[tuple[str, str]]:

@@ -93,6 +93,23 @@ def test_compiled_modules_are_imported_by_their_dotted_names() -> None:
     assert names == ["fast._core", "pycocotools._mask"]
 
 
+def test_a_compiled_module_that_can_not_be_the_first_of_a_circle_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in scipy 1.17.1: `circle._core` imports `circle.api`, which takes a name from `_core`."""
+    package = tmp_path / "circle"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "_core.py").write_text("import circle.api\nloop = 1\n")
+    (package / "api.py").write_text("from circle._core import loop\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    assert added.import_modules(["circle"], ["circle._core"]) == {"modules": ["circle"]}
+    # A top-level module that can't be imported is a fault, whatever the cause.
+    error = added.import_modules(["circle._core"])["error"]
+    assert "partially initialized" in error["message"]
+
+
 def test_an_editable_package_is_imported_by_the_names_in_top_level(tmp_path: Path) -> None:
     mine = make_distribution("mine", location=tmp_path, files=("__editable___mine_finder.py",))
     mine.info.mkdir()

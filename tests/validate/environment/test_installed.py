@@ -1,6 +1,9 @@
 """installed: which distributions an environment has."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from validate.environment import installed
 
@@ -51,3 +54,21 @@ def test_another_version_in_front_counts_beside_the_one_that_it_hides(tmp_path: 
     write_metadata(additions, "rich", "15.0", "rich/__init__.py,sha256=x,0\n")
 
     assert versions(additions, image) == [("15.0", "additions"), ("14.0", "image")]
+
+
+@pytest.mark.parametrize("closed", ["", "RECORD"])
+def test_metadata_that_this_user_may_not_read_has_the_name_and_version_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str
+) -> None:
+    """As `umask 077; pip install`, seen by the image's user. (Tests run as root, who may.)"""
+    write_metadata(tmp_path, "my_package", "1.0", "my_package.py,sha256=x,1\n")
+    path = tmp_path / "my_package-1.0.dist-info" / closed
+    real_access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda file, mode: Path(file) != path and real_access(file, mode)
+    )
+
+    (distribution,) = installed.distributions([str(tmp_path)])
+
+    assert (distribution.name, distribution.version) == ("my-package", "1.0")
+    assert not distribution.readable and distribution.entries is None

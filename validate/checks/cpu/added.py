@@ -90,6 +90,9 @@ class Import(NamedTuple):
 
     distribution: Distribution
     modules: list[str]
+    """Its top-level modules."""
+    extensions: list[str]
+    """Its compiled modules, by their dotted names."""
 
 
 def measure(
@@ -142,12 +145,12 @@ def import_all(distributions: Iterable[Distribution]) -> ImportsEvidence:
     imports = []
     for distribution in distributions:
         modules = list_modules(distribution)
-        modules += list_extensions(distribution)
-        if modules:
-            imports.append(Import(distribution, modules))
+        extensions = list_extensions(distribution)
+        if modules or extensions:
+            imports.append(Import(distribution, modules, extensions))
 
     # Each is imported in a fork of its own, and what comes back has the number of its import.
-    works = [partial(import_modules, work.modules) for work in imports]
+    works = [partial(import_modules, work.modules, work.extensions) for work in imports]
     packages: dict[str, ImportedPackage] = {}
     for number, imported in measure_in_forks(works, half_of_the_cores()):
         distribution = imports[number].distribution
@@ -206,8 +209,12 @@ def read_top_level(info: Path) -> set[str]:
     return names
 
 
-def import_modules(modules: Sequence[str]) -> ImportedPackage:
+def import_modules(modules: Sequence[str], extensions: Sequence[str] = ()) -> ImportedPackage:
     """Import these modules in this process, and return which were imported. It ends at an error.
+
+    `extensions` are compiled modules. The package itself may import them in another order, so one
+    that can't be the first of a circular import is left out (scipy 1.17.1 has one,
+    `scipy.linalg._matfuncs_sqrtm_triu`).
 
     With an error also go `asks_for_gpu`, whether it was raised for lack of a GPU, and
     `missing_module`, the module that is not installed if that is the cause.
@@ -216,11 +223,13 @@ def import_modules(modules: Sequence[str]) -> ImportedPackage:
     libraries in the process.
     """
     imported: list[str] = []
-    for name in modules:
+    for name in [*modules, *extensions]:
         # `try_import` returns the exception, or None if the import succeeded.
         error = try_import(name)
         if error and not try_import("torch"):
             error = try_import(name)
+        if error and name in extensions and is_circular(error):
+            continue
         if error:
             return {
                 "modules": imported,
@@ -239,6 +248,15 @@ def try_import(module: str) -> Exception | None:
     except Exception as error:
         return error
     return None
+
+
+def is_circular(error: Exception) -> bool:
+    """Return whether Python says that an import failed because modules import each other.
+
+    The words are those of CPython (import_from in Python/ceval.c, module_getattro in
+    Objects/moduleobject.c).
+    """
+    return "partially initialized module" in str(error)
 
 
 def asks_for_gpu(error: BaseException) -> bool:

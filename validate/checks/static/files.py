@@ -133,7 +133,8 @@ def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
     for distribution in distributions:
         location = distribution.location
         # Files of a source tree were not installed, so nobody recorded them.
-        if distribution.entries is None and not is_source_tree(location):
+        lacks_record = distribution.entries is None and not is_source_tree(location)
+        if lacks_record and distribution.readable:
             without_record.append({"name": distribution.name, "location": location})
 
     unowned = sorted(find_unowned(distributions))
@@ -177,7 +178,7 @@ def find_unowned(distributions: Sequence[Distribution]) -> Iterator[str]:
     """Yield importable files and folders beside installed packages that no RECORD lists.
 
     Bytecode in `__pycache__` belongs to its source. Only folders that hold a distribution with a
-    RECORD are looked at.
+    RECORD are looked at, and none with a RECORD that this user may not read: it may list any file.
     """
     owned: set[str] = set()
     locations: set[str] = set()
@@ -185,8 +186,9 @@ def find_unowned(distributions: Sequence[Distribution]) -> Iterator[str]:
         if distribution.entries is not None:
             locations.add(distribution.location)
             owned.update(entry.path for entry in distribution.entries)
+    unreadable = {each.location for each in distributions if not each.readable}
 
-    for location in locations:
+    for location in locations - unreadable:
         for folder in find_empty_packages(location):
             yield f"{folder}/"
         for folder, subfolders, names in os.walk(location):
