@@ -311,9 +311,10 @@ def test_every_step_runs_and_gives_commands_of_ours(step: Step, tmp_path: Path) 
     all_words: list[str] = []
     for call in calls:
         all_words += call
-    capitals = [word for word in all_words if "ghcr.io" in word and word != word.lower()]
+    places = [word for word in all_words if "ghcr.io" in word.lower()]
     secrets = {"token", "password"}.intersection(all_words)
-    assert not capitals, "registries want small letters"
+    # A login is found by the host as it was spelt.
+    assert places == [place.lower() for place in places], "registries want small letters"
     assert not secrets, "a secret on a command line is seen by every process"
 
 
