@@ -129,11 +129,10 @@ class HostSettings:
         for name, value in self.values:
             if name.endswith("_PASSWORD"):
                 passwords.append(value)
-            # A setting may have several addresses, such as the hosts without proxy.
-            for address in value.split():
-                password_of_address = urlsplit(address).password
-                if password_of_address:
-                    passwords.append(password_of_address)
+        for _name, address in self.addresses():
+            password_of_address = urlsplit(address).password
+            if password_of_address:
+                passwords.append(password_of_address)
 
         for password in passwords:
             # Addresses have a password quoted (%40 for @), messages may have it plain.
@@ -150,13 +149,20 @@ class HostSettings:
             *self.mirrors.items(),
         ]
 
+    def addresses(self) -> Iterator[tuple[str, str]]:
+        """Yield (name of the setting, address) for each address in the settings."""
+        for name, value in self.values:
+            # A setting may have several, such as the hosts without proxy.
+            for word in value.split():
+                # The default index of uv may have a name of its own before its address.
+                yield name, uv.without_name(word)
+
     def local_addresses(self) -> Iterator[tuple[str, str]]:
         """Yield (name of the setting, address) for each address on this machine's loopback."""
-        for name, value in self.values:
-            for address in value.split():
-                host = urlsplit(address).hostname if "://" in address else None
-                if host and _is_loopback(host):
-                    yield name, address
+        for name, address in self.addresses():
+            host = urlsplit(address).hostname if "://" in address else None
+            if host and _is_loopback(host):
+                yield name, address
 
 
 def _is_loopback(host: str) -> bool:

@@ -9,6 +9,8 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
+from images.errors import root_cause
+
 CONNECTIONS = 16
 """Connections to one server at once."""
 _CHUNK = 1 << 20
@@ -59,6 +61,17 @@ def session(login: AuthBase | None = None) -> requests.Session:
     web.mount("https://", _Adapter(first))
     web.mount("http://", _Adapter(first))
     return web
+
+
+def describe_failure(error: Exception) -> str:
+    """Return why a download failed: `HTTP 404`, or the innermost of the errors.
+
+    The errors of requests have the address in their text, and that may have a password or a token.
+    """
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"HTTP {response.status_code}"
+    return root_cause(error)
 
 
 def download(url: str, target: Path, *, patience: float, login: AuthBase | None = None) -> None:

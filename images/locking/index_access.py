@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping
+from functools import cache
+from threading import Lock
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -15,12 +17,16 @@ import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 from requests.utils import get_netrc_auth
 
-from images.errors import Problem, UserError, root_cause, wrong
+from images.errors import Problem, UserError, failed, root_cause, wrong
 from images.host import web
 from images.planning.image import Pin, PrivateIndex
 
 _PATIENCE = 30.0
 """Seconds that an index has to answer."""
+_PATIENCE_WITH_KEYRING = 60.0
+"""Seconds that the program `keyring` has to answer. It may wait for somebody to unlock it."""
+_ONE_QUESTION = Lock()
+"""Held while a keyring is asked: wheels are fetched in several threads."""
 
 
 class Login(NamedTuple):
@@ -76,7 +82,8 @@ def find_login(index: PrivateIndex) -> Login | None:
     """Return the user's login for a private index; None if there is none.
 
     It is looked for where uv does, in uv's order: variables with the name of the index, netrc, and
-    a keyring if UV_KEYRING_PROVIDER is `subprocess`.
+    a keyring if UV_KEYRING_PROVIDER is `subprocess`. Raises UserError if the keyring does not
+    answer.
     """
     user_variable, password_variable = login_variables(index.name)
     user = os.environ.get(user_variable, "")
@@ -89,7 +96,8 @@ def find_login(index: PrivateIndex) -> Login | None:
     if of_netrc and (not user or user == of_netrc[0]):
         return Login(*of_netrc, place="netrc")
     if os.environ.get("UV_KEYRING_PROVIDER") == "subprocess":
-        return _ask_keyring(index, user)
+        with _ONE_QUESTION:
+            return ask_keyring(index, user)
     return None
 
 
@@ -117,11 +125,13 @@ def require_own_name(index: PrivateIndex) -> None:
         raise wrong(f"UV_DEFAULT_INDEX={default}=...", cause, then)
 
 
-def _ask_keyring(index: PrivateIndex, user: str) -> Login | None:
+@cache
+def ask_keyring(index: PrivateIndex, user: str) -> Login | None:
     """Return the login that the program `keyring` has for an index's address or host.
 
-    An empty `user` is not known: the keyring is then asked for user and password. None if it has no
-    login, or is not installed.
+    It is asked once for all requests of this process: each question may take seconds, or a click of
+    the user. An empty `user` is not known: the keyring is then asked for user and password. None if
+    it has no login, or is not installed. Raises UserError if it does not answer.
     """
     for service in (index.url, urlsplit(index.url).netloc):
         options = ["get", service, user] if user else ["--mode", "creds", "get", service]
@@ -132,9 +142,21 @@ def _ask_keyring(index: PrivateIndex, user: str) -> Login | None:
                 text=True,
                 check=False,
                 stdin=subprocess.DEVNULL,
+                timeout=_PATIENCE_WITH_KEYRING,
             )
         except OSError:
             return None
+        except subprocess.TimeoutExpired:
+            user_variable, password_variable = login_variables(index.name)
+            cause = (
+                "the command `keyring`, which was asked for its login, did not answer within "
+                f"{_PATIENCE_WITH_KEYRING:g} seconds"
+            )
+            then = (
+                f"unlock the keyring, so that `keyring {' '.join(options)}` answers by itself; or "
+                f"set {user_variable} and {password_variable}"
+            )
+            raise failed(str(index), cause, then) from None
         lines = finished.stdout.splitlines()
         # `--mode creds` prints the user in a line above the password.
         if finished.returncode == 0 and lines:
@@ -195,21 +217,29 @@ def explain(
 
     `error` is what the request raised. `again` is the command to give when it is mended.
     """
-    host = urlsplit(index.url).hostname
+    # The index may have sent the request on to another server, or name files on one. That one is
+    # asked with the login that netrc has for it, and never with that of the index.
+    asked_url = index.url if error.request is None else str(error.request.url)
+    is_elsewhere = not _same_server(asked_url, index.url)
+    host = urlsplit(asked_url).hostname
     # 0: there was no answer.
     status = error.response.status_code if error.response is not None else 0
     if status in (401, 403):
-        login = find_login(index)
         user_variable, password_variable = login_variables(index.name)
-        if login:
-            cause = f"refuses the login of {login.place} for {package} (HTTP {status})"
+        ways = [f"write {host} into ~/.netrc"]
+        if is_elsewhere:
+            place = "netrc" if get_netrc_auth(asked_url) else ""
+        else:
+            login = find_login(index)
+            place = login.place if login else ""
+            ways.insert(0, f"set {user_variable} and {password_variable}")
+            ways.append("use a keyring (UV_KEYRING_PROVIDER=subprocess)")
+        if place:
+            cause = f"refuses the login of {place} for {package} (HTTP {status})"
             then = f"correct user and password there, or ask who runs it; then `{again}`"
         else:
             cause = f"asks for a login for {package} (HTTP {status}), and none is set"
-            then = (
-                f"set {user_variable} and {password_variable}, or write {host} into ~/.netrc, or "
-                f"use a keyring (UV_KEYRING_PROVIDER=subprocess); then `{again}`"
-            )
+            then = f"{', or '.join(ways)}; then `{again}`"
     elif status == requests.codes.not_found:
         cause = f"does not have {package}"
         then = f"publish it there, or correct `indexes` in matrix.yaml; then `{again}`"
@@ -217,7 +247,7 @@ def explain(
         cause = f"answers HTTP {status} for {package}"
         then = f"ask who runs it; then `{again}`"
     elif isinstance(error, requests.exceptions.SSLError):
-        cause = f"its certificate is not trusted: {root_cause(error)}"
+        cause = f"shows a certificate that is not trusted: {root_cause(error)}"
         then = (
             "name a file with its authority, and with those of all other servers, in "
             f"SSL_CERT_FILE; then `{again}`"
@@ -225,4 +255,6 @@ def explain(
     else:
         cause = f"can't be reached: {root_cause(error)}"
         then = f"see that it runs, and that this machine reaches {host}; then `{again}`"
+    if is_elsewhere:
+        cause = f"sends requests for {package} on to {host}, which {cause}"
     return Problem(where=str(index), cause=cause, then=then)

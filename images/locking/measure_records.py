@@ -156,7 +156,8 @@ def _measure(url: str, session: requests.Session) -> WheelRecord:
     try:
         rows = _read_rows(url, session)
     except (OSError, zipfile.BadZipFile, csv.Error, KeyError, ValueError) as error:
-        cause = f"the list of files in this wheel can't be read from its index: {error}"
+        reason = web.describe_failure(error)
+        cause = f"the list of files in this wheel can't be read from its index: {reason}"
         then = (
             f"`{command('lock')}` again; if that fails too, set UV_DEFAULT_INDEX to another index, "
             "one that answers range requests (PyPI does)"

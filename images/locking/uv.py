@@ -18,15 +18,18 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.tags import Tag
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion
 from uv import find_uv_bin
 
 from images.config.names import Minor
 from images.config.platforms import Platform, of_machine
 from images.config.wheel_tags import supported_tags
 from images.errors import Problem, UserError, command, failed, wrong
+from images.locking import wheel_records
 from images.locking.inputs import Package, Target
 
 Runner = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
@@ -69,6 +72,11 @@ def with_index_of_pip(uv: Mapping[str, str], env: Mapping[str, str]) -> dict[str
     return {**uv, "UV_DEFAULT_INDEX": index}
 
 
+def without_name(index: str) -> str:
+    """Return the address of an index, which uv also takes as `NAME=ADDRESS`."""
+    return re.sub(r"^[\w.-]+=", "", index)
+
+
 def environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of an environment that uv gets: the index, certificates and proxies.
 
@@ -86,9 +94,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         if name not in passed:
             continue
-        # uv also takes `NAME=URL`.
-        address = re.sub(r"^[\w.-]+=", "", passed[name])
-        if urlsplit(address).scheme not in ("http", "https"):
+        if urlsplit(without_name(passed[name])).scheme not in ("http", "https"):
             cause = (
                 "this variable names a folder of this machine, and a lock may only name files that "
                 "everybody can fetch"
@@ -279,10 +285,9 @@ def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Packag
 
     hashes = set()
     for file in files:
-        if "sha256" in file.get("hashes", {}):
-            hashes.add(file["hashes"]["sha256"])
-    # There is no file, or one of them has no hash.
-    if not hashes or len(hashes) < len(files):
+        hashes.add(file.get("hashes", {}).get("sha256"))
+    # There is no file, or one of them has no hash. (Two files may have the same one.)
+    if not hashes or None in hashes:
         release = f"{name} {row.get('version', '')}".strip()
         cause = (
             f"the index gives no sha256 for {release}: "
@@ -299,9 +304,10 @@ def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Packag
     # A build gets the wheel of a private package as a file, so the lock must say which one.
     if name in target.private:
         best = _choose_wheel(files, target)
-        wheel = _file_name(best)
+        wheel = wheel_records.file_of(best["url"])
         # The name becomes a word of a build step.
-        if not re.fullmatch(r"[\w.+!-]+\.whl", wheel, re.ASCII):
+        is_plain = re.fullmatch(r"[\w.+!-]+\.whl", wheel, re.ASCII)
+        if not is_plain or _tags_of_wheel(wheel) is None:
             cause = f"the index {target.private[name]} gives {wheel!r}, which is no wheel's name"
             raise wrong(where, cause, "publish the wheel under the name that its builder gave it")
         digest = best["hashes"]["sha256"]
@@ -313,7 +319,8 @@ def _choose_wheel(files: Sequence[Mapping[str, Any]], target: Target) -> Mapping
     """Return the wheel that an installer would take: the one with the best tag for the target.
 
     `files` are the wheels of one package of a pylock.toml. There must be at least one; if no tag
-    fits, the first is returned.
+    fits, the first is returned. One with a name that no wheel has is returned only if there is no
+    other.
     """
     # The platform reads `x86_64-manylinux_2_36`: a machine and a glibc.
     machine, _, glibc = target.platform.partition("-manylinux_")
@@ -325,15 +332,23 @@ def _choose_wheel(files: Sequence[Mapping[str, Any]], target: Target) -> Mapping
 
     def rank(file: Mapping[str, Any]) -> int:
         """Return the place of a wheel's best tag among all; the lowest is the best."""
-        tags_of_wheel = parse_wheel_filename(_file_name(file))[3]
+        tags_of_wheel = _tags_of_wheel(wheel_records.file_of(file["url"]))
+        if tags_of_wheel is None:
+            return len(tags) + 1
         return min((tags.index(tag) for tag in tags_of_wheel if tag in tags), default=len(tags))
 
     return min(files, key=rank)
 
 
-def _file_name(file: Mapping[str, Any]) -> str:
-    """Return the name of a file of a pylock.toml, which has its URL."""
-    return unquote(urlsplit(file["url"]).path.rpartition("/")[2])
+def _tags_of_wheel(file_name: str) -> frozenset[Tag] | None:
+    """Return the tags in the name of a wheel; None if no wheel is named so.
+
+    uv is more lenient than the standard, and gives the file of `acme__train-1.4-py3-none-any.whl`.
+    """
+    try:
+        return parse_wheel_filename(file_name)[3]
+    except (InvalidWheelFilename, InvalidVersion):
+        return None
 
 
 def _change_before_locking(reason: str, target: Target) -> str:

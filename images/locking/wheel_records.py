@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from images.config import paths
 from images.errors import command, wrong
@@ -118,5 +119,5 @@ def rows_of(wheel: zipfile.ZipFile) -> Rows:
 
 
 def file_of(url: str) -> str:
-    """Return the file name in a URL, for messages."""
-    return url.partition("#")[0].rpartition("/")[2]
+    """Return the file name in a URL, which may have a token behind it."""
+    return unquote(urlsplit(url).path.rpartition("/")[2])

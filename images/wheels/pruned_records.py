@@ -15,6 +15,7 @@ from pathlib import Path
 
 from images.context import pruner
 from images.errors import command, failed
+from images.host import web
 from images.host.hashing import sha256_of_file
 from images.locking import uv, wheel_records
 from images.locking.index_access import IndexLogin
@@ -115,7 +116,7 @@ def _download(url: str, digest: str, target: Path, login: IndexLogin) -> None:
     try:
         prebuilt.download(url, target, login)
     except OSError as error:
-        cause = f"this wheel can't be fetched from its index: {error}"
+        cause = f"this wheel can't be fetched from its index: {web.describe_failure(error)}"
         raise failed(
             file_name, cause, f"`{command('lock')}` again, when the index answers"
         ) from None

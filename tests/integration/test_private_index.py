@@ -154,7 +154,7 @@ def test_a_certificate_that_is_not_trusted_is_an_error_with_the_next_step(index:
     printed = index.call("lock", IMAGE, SSL_CERT_FILE=system)
 
     assert printed.startswith("exit status 1")
-    assert "its certificate is not trusted" in printed
+    assert "shows a certificate that is not trusted" in printed
     assert "in SSL_CERT_FILE" in printed
 
 

@@ -134,11 +134,14 @@ def test_other_variables_are_left_out_without_a_word(name: str) -> None:
 @pytest.mark.parametrize(
     "host_name", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", "proxy.localhost"]
 )
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "UV_DEFAULT_INDEX"])
+@pytest.mark.parametrize(
+    ("variable", "name_of_index"),
+    [("HTTP_PROXY", ""), ("UV_DEFAULT_INDEX", ""), ("UV_DEFAULT_INDEX", "inner=")],
+)
 def test_an_address_on_this_machine_needs_the_hosts_network_and_is_warned_of(
-    variable: str, host_name: str
+    variable: str, name_of_index: str, host_name: str
 ) -> None:
-    host = settings_of({variable: f"http://me:secret@{host_name}:3128"})
+    host = settings_of({variable: f"{name_of_index}http://me:secret@{host_name}:3128"})
 
     assert host.network(local=True) == "host"
     assert variable.lower() in host.warnings[0].lower()
@@ -188,19 +191,19 @@ def test_passwords_of_the_settings_and_users_of_any_address_are_taken_out_of_tex
     host = settings_of(
         {
             "UV_INDEX_URL": "https://me:s%40cret@example.test/simple",
-            "UV_DEFAULT_INDEX": "inner=https://inner.test/simple",
+            "UV_DEFAULT_INDEX": "inner=https://me:1nner@inner.test/simple",
             "UV_INDEX_INNER_PASSWORD": "hush",
             "HTTPS_PROXY": "http://proxy:pr0xy@proxy.test",
         }
     )
 
     redacted = host.redact(
-        "from https://me:s%40cret@example.test/simple with s@cret, hush, pr0xy "
+        "from https://me:s%40cret@example.test/simple with s@cret, 1nner, hush, pr0xy "
         "and http://token@other.test/"
     )
 
     assert redacted == (
-        "from https://***@example.test/simple with ***, ***, *** and http://***@other.test/"
+        "from https://***@example.test/simple with ***, ***, ***, *** and http://***@other.test/"
     )
 
 

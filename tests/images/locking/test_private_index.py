@@ -5,6 +5,7 @@ The default index has packages of the same names: they must never be taken.
 
 import hashlib
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from images.errors import UserError
 from images.locking import index_access, inputs, lock_file, measure_records, resolve
 from images.locking.lock_file import Status
 from images.planning.image import Image, Pin, PrivateIndex
+from tests.support.http_server import Reply
 from tests.support.private_index import (
     FOLDER,
     NAME,
@@ -152,6 +154,31 @@ def test_the_lock_names_the_wheel_that_an_installer_would_prefer(
     assert wheels == ["acme-0.3.0-cp311-cp311-manylinux_2_28_x86_64.whl"]
 
 
+@pytest.mark.parametrize("has_other_wheel", [True, False])
+def test_a_wheel_with_an_odd_name_is_taken_for_no_wheel(
+    indexes: Indexes, index: PrivateIndex, has_other_wheel: bool
+) -> None:
+    """uv gives it. The standard allows no `__` in the name of a package."""
+    odd = "acme__train-1.4.0-py3-none-any.whl"
+    links = indexes.links[f"{FOLDER}/acme-train/"]
+    (usual,) = links
+    for suffix in ("", ".metadata"):
+        indexes.files[f"{FOLDER}/{odd}{suffix}"] = indexes.files[f"{FOLDER}/{usual}{suffix}"]
+    links[odd] = links[usual].replace(usual, odd)
+    private = with_private_pins(plain_image(), index, ACME)
+    if has_other_wheel:
+        wheels = [package.wheel for package in resolve.resolve(private).packages()]
+        assert usual in wheels
+        return
+
+    del links[usual]
+    with pytest.raises(UserError) as error:
+        resolve.resolve(private)
+
+    (problem,) = error.value.problems
+    assert f"gives {odd!r}, which is no wheel's name" in problem.cause
+
+
 def test_a_build_with_a_local_version_is_refused_with_what_to_do(
     indexes: Indexes, index: PrivateIndex
 ) -> None:
@@ -267,21 +294,56 @@ def test_an_index_that_does_not_answer_is_named(index: PrivateIndex) -> None:
     assert "can't be reached: Connection refused" in problem_of(closed, "acme")
 
 
+def send_on(indexes: Indexes, answer: tuple[int, dict[str, str], bytes]) -> str:
+    """Let the private index send requests for `acme` on, and return the server's name there.
+
+    That server gives this answer.
+    """
+    own_answer = indexes.server.answer
+    elsewhere = f"http://localhost:{indexes.server.host.rpartition(':')[2]}/elsewhere"
+
+    def answer_or_send_on(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        if path == "/elsewhere":
+            return answer
+        if path == f"{FOLDER}/acme/":
+            return 303, {"Location": elsewhere}, b""
+        reply = own_answer(method, path, headers, body)
+        assert reply
+        return reply
+
+    indexes.server.answer = answer_or_send_on
+    return "localhost"
+
+
 def test_an_index_that_sends_requests_on_to_another_server_is_refused(
     indexes: Indexes, index: PrivateIndex
 ) -> None:
     """pypiserver does so with packages that it does not have: uv would take PyPI's."""
-    own_answer = indexes.server.answer
-    public = f"http://localhost:{indexes.server.host.rpartition(':')[2]}{DEFAULT}/acme/"
+    host = send_on(indexes, (200, {}, b"the page of a package"))
 
-    def send_on(method: str, path: str, headers: dict[str, str], body: bytes):  # type: ignore[no-untyped-def]
-        if path == f"{FOLDER}/acme/":
-            return 303, {"Location": public}, b""
-        return own_answer(method, path, headers, body)
+    assert f"sends requests for acme on to {host}" in problem_of(index, "acme")
 
-    indexes.server.answer = send_on
 
-    assert "sends requests for acme on to localhost" in problem_of(index, "acme")
+def test_a_refusal_of_another_server_is_not_told_as_that_of_the_index(
+    indexes: Indexes, index: PrivateIndex
+) -> None:
+    host = send_on(indexes, (401, {}, b""))
+
+    problem = problem_of(index, "acme")
+
+    assert f"sends requests for acme on to {host}, which asks for a login" in problem
+    assert f"next: write {host} into ~/.netrc; then" in problem
+    assert PASSWORD_VARIABLE not in problem
+
+
+def test_what_another_server_lacks_is_not_told_as_missing_on_the_index(
+    indexes: Indexes, index: PrivateIndex
+) -> None:
+    host = send_on(indexes, (404, {}, b""))
+
+    assert f"sends requests for acme on to {host}, which does not have acme" in problem_of(
+        index, "acme"
+    )
 
 
 # --- logins ---------------------------------------------------------------------------------------
@@ -293,7 +355,8 @@ SERVICES = (INDEX.url, "pypi.acme.test")
 
 @pytest.fixture
 def no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave no login for the index on this machine."""
+    """Leave no login for the index on this machine, and ask keyrings anew."""
+    index_access.ask_keyring.cache_clear()
     for name in (USER_VARIABLE, PASSWORD_VARIABLE, "UV_KEYRING_PROVIDER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -346,6 +409,43 @@ def test_a_keyring_is_asked_for_the_password_of_a_user_that_is_known(
     monkeypatch.setenv(USER_VARIABLE, "ci")
 
     assert index_access.find_login(INDEX) == ("ci", "of-keyring", "keyring")
+
+
+def test_a_keyring_is_asked_once_for_all_requests(
+    no_login: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where wheels are fetched in several threads."""
+    questions = tmp_path / "questions"
+    add_keyring(tmp_path, f'echo "$*" >>{questions}; printf "me\\nof-keyring\\n"', monkeypatch)
+
+    def authorization(_: int) -> str | None:
+        login = index_access.IndexLogin({INDEX.name: INDEX.url})
+        return (
+            requests.Request("GET", f"{INDEX.url}/acme/", auth=login)
+            .prepare()
+            .headers.get("Authorization")
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        headers = set(pool.map(authorization, range(8)))
+
+    assert len(headers) == 1 and None not in headers
+    assert questions.read_text().splitlines() == [f"--mode creds get {INDEX.url}"]
+
+
+def test_a_keyring_that_waits_for_somebody_is_named_with_the_next_step(
+    no_login: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_keyring(tmp_path, "exec sleep 600", monkeypatch)
+    monkeypatch.setattr(index_access, "_PATIENCE_WITH_KEYRING", 0.1)
+
+    with pytest.raises(UserError) as error:
+        index_access.find_login(INDEX)
+
+    (problem,) = error.value.problems
+    assert "did not answer within 0.1 seconds" in problem.cause
+    assert f"`keyring --mode creds get {INDEX.url}` answers by itself" in problem.then
+    assert f"set {USER_VARIABLE} and {PASSWORD_VARIABLE}" in problem.then
 
 
 def test_a_keyring_that_is_not_installed_has_no_login(

@@ -61,6 +61,19 @@ def test_a_wheel_that_is_not_the_locks_is_refused(tmp_path: Path) -> None:
         record_after_pruning(wheel, "00")
 
 
+def test_a_wheel_that_cannot_be_fetched_is_named_without_its_address() -> None:
+    """The address may have a token."""
+    with serving() as server:
+        server.answer = lambda *_: (403, {}, b"")
+        url = f"http://{server.host}/small-1.0-py3-none-any.whl?token=s3cret"
+        with pytest.raises(UserError) as error:
+            pruned_records._record_after_pruning(url, "00", pruner.files(PRUNING), IndexLogin({}))
+
+    (problem,) = error.value.problems
+    assert problem.where == "small-1.0-py3-none-any.whl"
+    assert problem.cause == "this wheel can't be fetched from its index: HTTP 403"
+
+
 def test_the_key_tells_one_pruner_from_another() -> None:
     prunings = [
         PRUNING,
