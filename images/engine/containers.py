@@ -15,6 +15,7 @@ from typing import IO, Any, cast
 
 import docker.errors
 import requests
+import urllib3.exceptions
 from docker.types import LogConfig, Mount, Ulimit
 
 from images.engine.archive import ChunkReader, Files, pack
@@ -55,6 +56,8 @@ def engine_errors(where: str, *, image: str | None = None, then: str = "") -> It
     except (
         requests.exceptions.RequestException,
         docker.errors.DockerException,
+        # The SDK reads an answer in chunks by itself, so the errors of that come as they are.
+        urllib3.exceptions.HTTPError,
         tarfile.ReadError,
         OSError,
     ) as error:
@@ -115,7 +118,11 @@ def _broken_connection(error: Exception, where: str) -> EngineError:
         cause = f"a file for the engine can't be read: {root.filename}: {root.strerror}"
         then = "make this file readable, then give the command again"
         return EngineError(Problem(where=where, cause=cause, then=then))
-    cause = f"the connection to the engine broke: {root_cause(error)}"
+    reason = root_cause(error)
+    if isinstance(root, ValueError):
+        # The size of the next chunk could not be read, because nothing came any more.
+        reason = "its answer ended in the middle, so it went away or was stopped"
+    cause = f"the connection to the engine broke: {reason}"
     then = (
         "see whether the engine still runs (`docker info`) and its disk has space "
         "(`docker system df`), then give the command again"

@@ -8,12 +8,15 @@ import tarfile
 from types import SimpleNamespace
 from typing import Any
 
+import docker
 import docker.errors
 import pytest
 import requests
+import urllib3.exceptions
 
 from images.engine import OWNER_LABEL, EngineError, EngineErrorKind, NoSuchImage
 from images.engine.containers import Container, engine_errors, is_orphan, process_identity
+from tests.support.http_server import serving
 
 
 def answered(status: int, said: str) -> docker.errors.APIError:
@@ -34,6 +37,7 @@ def answered(status: int, said: str) -> docker.errors.APIError:
         ),
         (answered(500, "something else"), EngineErrorKind.OTHER, 1),
         (requests.exceptions.ConnectionError("gone"), EngineErrorKind.OTHER, 1),
+        (urllib3.exceptions.ProtocolError("gone"), EngineErrorKind.OTHER, 1),
         (FileNotFoundError(2, "No such file or directory", "/a"), EngineErrorKind.OTHER, 1),
     ],
 )
@@ -79,6 +83,21 @@ def test_a_process_of_another_machine_is_not_ours_to_judge() -> None:
     assert not is_orphan({OWNER_LABEL: f"{host}/another{boot}:{rest}"})
     assert not is_orphan({OWNER_LABEL: f"another{host}/{boot}:{rest}"})
     assert not is_orphan({}) and not is_orphan({OWNER_LABEL: f"{machine}:{os.getpid()}x:"})
+
+
+def test_an_engine_that_goes_away_in_the_middle_of_an_answer_is_told_with_the_next_step() -> None:
+    with serving() as server:
+        # One chunk of 9 bytes, and then nothing more.
+        headers = {"Transfer-Encoding": "chunked", "Content-Length": ""}
+        server.answer = lambda *_: (200, headers, b'9\r\n{"id": 1}\r\n')
+        sdk = docker.APIClient(f"tcp://{server.host}", version="1.41")
+        with pytest.raises(EngineError) as error, engine_errors("build"):
+            answer = sdk._get(sdk._url("/build"), stream=True)
+            list(sdk._stream_helper(answer, decode=True))
+
+    (problem,) = error.value.problems
+    assert "its answer ended in the middle" in problem.cause
+    assert "`docker info`" in problem.then
 
 
 # --- files of a container -------------------------------------------------------------------------
