@@ -132,6 +132,11 @@ class ReleasePolicy:
                 f"the gate asks for {tiers}: validate the image on a machine with a GPU; for a "
                 "staging repository, give --gate static,cpu"
             )
+        elif not self.refusals(labels, runs, self.gate, origin_exception="any reason"):
+            then = (
+                "only the origin of its layers is not proved: `publish` takes the image with "
+                '--origin-exception "WHY", where WHY is your reason to do so nevertheless'
+            )
         problems = [Problem(where=where, cause=reason, then=then) for reason in reasons]
         raise UserError(problems, code=1)
 

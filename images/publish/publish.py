@@ -15,7 +15,7 @@ from typing import Any
 
 from images.config.names import ImageName
 from images.context.labels import LABELS
-from images.engine import Engine, ImageInfo, ignore
+from images.engine import Engine, ImageInfo, Stopped, ignore
 from images.engine.buildkit import BuildEvent
 from images.errors import command, failed, wrong
 from images.publish import attachments, provenance, sbom, signing, statements, tags, verify
@@ -360,12 +360,31 @@ def make_predicates(
         )
     if not published.statements_of(CYCLONEDX):
         predicates[CYCLONEDX] = sbom.make_sbom(
-            sbom.read_packages(engine, info.handle),
+            read_packages(engine, local, published),
             name=str(local.name),
             digest=info.digest,
             created=datetime.fromisoformat(local.created),
         )
     return predicates
+
+
+def read_packages(engine: Engine, local: LocalImage, published: PublishedImage) -> sbom.Packages:
+    """Return the packages of an image for its SBOM, after its layers were pushed.
+
+    `local` is the image in the engine, `published` the same image in the registry. Raises UserError
+    if they can't be read.
+    """
+    try:
+        return sbom.read_packages(engine, local.info.handle)
+    except Stopped as error:
+        cause = (
+            f"the container that reads its packages for the SBOM {error.problems[0].cause}; the "
+            f"layers are in the registry ({published.reference}), and no tag was moved"
+        )
+        then = (
+            "give the same command again when this machine has less to do: it sends no layer again"
+        )
+        raise failed(str(local.name), cause, then) from None
 
 
 def judge_runs_today(

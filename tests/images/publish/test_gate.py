@@ -142,6 +142,23 @@ def test_an_unproven_origin_closes_the_gate_without_an_exception() -> None:
     assert gate.find_refusals([verdict], [STATIC], origin_exception=EXCEPTION) == ()
 
 
+def test_who_lacks_the_origin_only_is_told_the_option_for_it() -> None:
+    """As everybody with a matrix of his own: only a checkout records two builds."""
+    policy = gate.ReleasePolicy(
+        gate=[STATIC],
+        alias_gate=[STATIC],
+        aliases_of=lambda _name: (),
+        claims_of=lambda _labels, _run: ClaimSet(image=NAME, claims=(PIP, ORIGIN)),
+    )
+
+    with pytest.raises(UserError) as error:
+        policy.require_open(NAME, {}, [evidence(PIP)])
+
+    (problem,) = error.value.problems
+    assert '--origin-exception "WHY"' in problem.then
+    policy.require_open(NAME, {}, [evidence(PIP)], origin_exception=EXCEPTION)
+
+
 def test_an_origin_that_failed_has_no_exception() -> None:
     verdict = judge_today(PIP, ORIGIN)
     pip_row, origin_row = verdict.claims

@@ -11,10 +11,10 @@ from typing import cast
 import pytest
 
 from images.config.names import ImageName
-from images.engine import Engine, runtime
+from images.engine import Engine, Stopped, runtime
 from images.engine.exported import ImagePart
 from images.engine.identity import ImageIdentity
-from images.errors import UserError
+from images.errors import Problem, UserError
 from images.host.hashing import oci_digest
 from images.publish import attachments, sbom
 from images.publish import publish as release
@@ -192,6 +192,28 @@ def test_a_second_time_nothing_is_sent_or_signed(publisher: Publisher) -> None:
     assert second_result == first_result
     assert publisher.registry.received == received
     assert publisher.registry.manifests == manifests
+
+
+def test_after_an_sbom_that_took_too_long_no_layer_is_sent_again(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take_too_long(*_: object) -> None:
+        raise Stopped(Problem(where=NAME, cause="did not end within 600 s and was stopped"), code=1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sbom, "read_packages", take_too_long)
+        with pytest.raises(UserError) as error:
+            publisher.publish(PIP)
+    sent = set(publisher.registry.blobs["images"])
+
+    publisher.publish(PIP)
+
+    (problem,) = error.value.problems
+    assert "for the SBOM did not end within 600 s" in problem.cause
+    assert "it sends no layer again" in problem.then
+    published_again = publisher.published_image()
+    assert published_again.statements_of(CYCLONEDX)
+    assert {layer.digest for layer in published_again.manifest.layers} <= sent
 
 
 def test_what_others_attached_is_neither_counted_nor_copied_nor_signed(
