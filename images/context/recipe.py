@@ -19,9 +19,10 @@ from images.config.platforms import Platform
 from images.context.labels import BaseContext
 from images.context.render import content_of, render
 from images.engine import configuration
-from images.engine.configuration import INSTALLERS_ONLY, SETTINGS, SUITE
+from images.engine.configuration import SETTINGS, SUITE
 from images.host.hashing import sha256
 from images.planning.image import Image
+from images.planning.user_overlay import INSTALLERS_ONLY
 
 _MOUNT = re.compile(r"--mount=(\S+)")
 _HOST_SETTINGS = "host"
@@ -154,9 +155,9 @@ def _add_instruction(
     so far, by name.
     """
     keyword, text = instruction
-    if keyword == "ENV":
-        for variable in INSTALLERS_ONLY:
-            text = re.sub(rf" ?\b{variable}=\S+", "", text)
+    # The template sets each of them by an instruction of its own: `ENV NAME="value"`.
+    if keyword == "ENV" and text.partition("=")[0] in INSTALLERS_ONLY:
+        return
     # The step as an image's history has it, without mounts: layers are named by that.
     step = f"{keyword} {_MOUNT.sub('', text)}"
     if keyword == _LEFT_OUT or configuration.layer_name(step) == SUITE:

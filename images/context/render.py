@@ -112,6 +112,12 @@ def render(
     for name, wheel in wheels.items():
         files[f"wheels/{name}"] = wheel
 
+    # What only installers read counts for no recipe, so it gets an instruction of its own.
+    variables = _final_environment(image, base, locks)
+    installer_variables = {}
+    for name in user_overlay.INSTALLERS_ONLY & variables.keys():
+        installer_variables[name] = variables.pop(name)
+
     index = "" if offline else index_arguments(image)
     # The installer's wheel is in the context only if a wheelhouse or an offline build brings it.
     installers = [name for name in sorted(wheels) if name.startswith("uv-")]
@@ -124,7 +130,8 @@ def render(
             base=base,
             user=user_overlay.USER,
             layers=tuple(_stages(image, files, sorted(wheels), missing, index)),
-            environment=_final_environment(image, base, locks),
+            environment=variables,
+            installer_environment=installer_variables,
             additions=user_overlay.python(image).rpartition("/")[0],
             labels=labels(image, base, missing, recipe),
             installer=installers[0] if installers else "",

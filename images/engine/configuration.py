@@ -14,6 +14,7 @@ from typing import Any
 
 from images.engine.runtime import FURTHER, ImageInfo
 from images.host.hashing import oci_digest
+from images.planning.user_overlay import INSTALLERS_ONLY
 from images.registry.distribution import (
     OCI_CONFIG,
     Descriptor,
@@ -32,11 +33,6 @@ ABOVE = "above"
 """A layer of a step that is not ours, in an image that somebody built on one of ours."""
 SETTINGS = "settings"
 """The name of the settings beside the layers: variables, user, folder, entrypoint and command."""
-
-INSTALLERS_ONLY = frozenset({"UV_OVERRIDE"})
-"""Variables that uv alone reads, while users install: no other file of the image and nothing that
-was measured depends on them. They are left out of recipes and of the digest of settings, so that
-those recorded before there were such variables stay true."""
 
 _SETTINGS_WRITTEN = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", *FURTHER)
 _INSTRUCTIONS_WITHOUT_LAYER = frozenset(

@@ -23,6 +23,10 @@ SUITE = "/opt/truetag"
 CONSTRAINTS = f"{SUITE}/constraints.txt"
 UV_OVERRIDE = "UV_OVERRIDE"
 """The variable that names a file of requirements which uv takes whatever packages require."""
+INSTALLERS_ONLY = frozenset({UV_OVERRIDE})
+"""Variables that uv alone reads, while users install: no other file of the image and nothing that
+was measured depends on them. They are left out of recipes and of the digest of settings, so that
+those recorded before there were such variables stay true."""
 NO_FITTING_RELEASE = "0+none.fits.this.torch"
 """A version that no package has. pip and uv show it where they refuse a package held at it."""
 
