@@ -315,6 +315,19 @@ class Conflict(Row):
         return f"{' and '.join(releases)} fail together: {self.why}"
 
 
+class Undeclared(Row):
+    """A package that imports another one at run time, and does not require it."""
+
+    package: str
+    releases: ReleaseRange
+    needs: str
+    """The distribution that it imports, which no lock has unless it is pinned."""
+    tried: VersionText
+    """A version of it that works with these releases."""
+    why: Sentence
+    source: Source
+
+
 class FailingAddition(Row):
     """An addition to a derived image that fails there. Judged by the claim pins/additions."""
 
@@ -380,6 +393,8 @@ class Facts(Row):
     """Abandoned distributions that pages still name."""
     conflicts: list[Conflict] = []
     """Releases that fail together."""
+    undeclared: list[Undeclared] = []
+    """Packages that import what they do not require."""
     failing_additions: list[FailingAddition] = []
     """What fails if a derived image adds it."""
     cuda: dict[MinorText, CudaFacts]

@@ -23,6 +23,7 @@ RULES: tuple[Rule, ...] = (
     packages.warn_about_replaced_pins,
     packages.check_requirements,
     packages.check_conflicts,
+    packages.check_undeclared_requirements,
     packages.warn_about_private_packages,
     packages.warn_about_waivers_and_overrides,
     packages.warn_about_silent_faults,

@@ -292,6 +292,21 @@ def check_conflicts(candidate: Candidate) -> Iterator[Finding]:
             )
 
 
+def check_undeclared_requirements(candidate: Candidate) -> Iterator[Finding]:
+    """Refuse a package that imports one which it does not require and the matrix does not pin.
+
+    A newer Python may bring it, or another package may require it. A pin is right there, too.
+    """
+    for row in candidate.facts.undeclared:
+        version = candidate.pins.get(row.package)
+        if version and within(version, row.releases) and row.needs not in candidate.pins:
+            yield refuse(
+                f"{row.package} {version} imports {row.needs} and does not require it ({row.why}): "
+                f"name {row.needs} in the layer of {row.package}, and pin it at "
+                f"`stacks.{candidate.name.torch}` in matrix.yaml ({row.tried} was tried)"
+            )
+
+
 def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
     """Warn about each requirement of a package that the matrix sets aside, with its reason.
 

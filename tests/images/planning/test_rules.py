@@ -482,6 +482,22 @@ def test_no_lock_holds_releases_that_are_known_to_fail_together(lock: Path) -> N
         assert not conflict.applies_to(versions), conflict.sentence(versions)
 
 
+def test_a_package_that_imports_what_it_does_not_require_is_refused_without_a_pin_of_that() -> None:
+    """A user's image with triton 3.1 and no setuptools was built for 20 minutes, and failed."""
+    stack = dict(REAL.matrix.stacks["2.5"])
+    assert planned("cu126-torch25", REAL).image
+    del stack["setuptools"]
+
+    refused = planned(
+        "cu126-torch25", sources_with(REAL.facts, REAL, stacks={**REAL.matrix.stacks, "2.5": stack})
+    )
+
+    assert refused.image is None
+    (reason,) = refused.reasons
+    assert reason.startswith("triton 3.1.0 imports setuptools and does not require it")
+    assert "pin it at `stacks.2.5` in matrix.yaml" in reason
+
+
 def test_a_private_package_is_accepted_with_a_warning_that_names_its_index() -> None:
     row = IndexRow(url="https://pypi.acme.test/simple", packages=["acme", "acme-other"])
     sources = sources_with(
