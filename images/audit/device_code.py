@@ -6,18 +6,24 @@ compiles for newer GPUs.
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from images.config import yamlfile
 from images.config.facts import nearest
 from images.config.names import Minor
 from validate.binaries import fatbin
 from validate.compute_capability import target_runs_on
+from validate.judging import matches
 
 _LEAST_BYTES = 64 << 10
 """Libraries with less device code than this are left out. One of cuFFT holds only a kernel of 320
 bytes that nobody calls; its other kernels lie elsewhere."""
+_KINDS = ("machine code", "PTX", "no")
+"""What code a package may have for a GPU, best first."""
+_NEEDED_LIBRARIES: Mapping[str, Sequence[str]] = yamlfile.table("audit.yaml")["needed_libraries"]
+"""Package -> patterns of those of its libraries that must have code for a GPU."""
 _CUDA_IN_NAME = re.compile(r"_cuda(\d\d)(\d)\.so")
 """libbitsandbytes_cuda126.so is for CUDA 12.6."""
 
@@ -85,12 +91,54 @@ def support(
     """Return what code each package has for GPUs: package -> architecture -> kind of code.
 
     For example `{"torch": {"90": "machine code", "120": "PTX"}}`. The kind is `machine code`, `PTX`
-    or `no`, whichever is the best that one of the package's libraries has. A library that belongs
-    to no package stands under its path.
+    or `no`. Of a package whose needed libraries are known (`needed_libraries` in audit.yaml), it is
+    the worst that one of these has: torch for sm_70 can't use a GPU of sm_60, though its library of
+    linear algebra has code for it. Of any other package, it is the best of all its libraries:
+    nobody knows which of them it can do without. A library that belongs to no package stands under
+    its path.
 
     Left out are NVIDIA's libraries inside other packages, and variants for another CUDA, as
     bitsandbytes has them. `cuda`: the version that torch was built for; empty if unknown. `archs`:
     GPUs, as `90` for sm_90.
+    """
+    kinds_by_package = {}
+    for package, libraries in _libraries_in_use(code, cuda).items():
+        needed = [library for library in libraries if _is_needed(library)]
+        kinds = {}
+        for arch in archs:
+            if needed:
+                kinds_of_needed = [_kind_of_code(library.archs, arch) for library in needed]
+                kinds[arch] = max(kinds_of_needed, key=_KINDS.index)
+            else:
+                kinds_of_any = [_kind_of_code(library.archs, arch) for library in libraries]
+                # A package may have variants for other CUDA versions only: then none is left.
+                kinds[arch] = min(kinds_of_any, key=_KINDS.index, default="no")
+        kinds_by_package[package] = kinds
+    return kinds_by_package
+
+
+def lacking_libraries(code: Sequence[LibraryCode], cuda: str, archs: Sequence[str]) -> list[str]:
+    """Return the paths of libraries without code for some of these GPUs, in packages that have it.
+
+    Whether such a package works without the library is not known: vllm has libraries that are only
+    for a GPU of sm_90, and does not load them elsewhere. `cuda` and `archs`: as for `support`.
+    """
+    kinds_by_package = support(code, cuda, archs)
+    paths = []
+    for package, libraries in _libraries_in_use(code, cuda).items():
+        for library in libraries:
+            for arch in archs:
+                is_served = _kind_of_code(library.archs, arch) != "no"
+                is_package_served = kinds_by_package[package][arch] != "no"
+                if is_package_served and not is_served and library.path not in paths:
+                    paths.append(library.path)
+    return paths
+
+
+def _libraries_in_use(code: Sequence[LibraryCode], cuda: str) -> dict[str, list[LibraryCode]]:
+    """Return the libraries with code for GPUs that count, by package, sorted by its name.
+
+    `cuda`: the version that torch was built for; empty if unknown.
     """
     libraries_of: defaultdict[str, list[LibraryCode]] = defaultdict(list)
     for library in code:
@@ -103,17 +151,23 @@ def support(
         if has_code and not is_bundled:
             libraries_of[library.owner or library.path].append(library)
 
-    kinds_by_package = {}
+    in_use = {}
     for package, libraries in sorted(libraries_of.items()):
-        targets: set[str] = set()
-        for library in _without_unused_variants(libraries, cuda):
-            targets.update(library.archs)
-        kinds_by_package[package] = {arch: _kind_of_code(targets, arch) for arch in archs}
-    return kinds_by_package
+        in_use[package] = _without_unused_variants(libraries, cuda)
+    return in_use
 
 
-def _kind_of_code(targets: set[str], arch: str) -> str:
-    """Return how a GPU runs code for these targets: as `machine code`, `PTX`, or `no`.
+def _is_needed(library: LibraryCode) -> bool:
+    """Return whether its package is known not to work on a GPU that this library has no code for.
+
+    The table is `needed_libraries` in audit.yaml.
+    """
+    patterns = _NEEDED_LIBRARIES.get(library.owner, ())
+    return matches(library.path, [f"*/{pattern}" for pattern in patterns])
+
+
+def _kind_of_code(targets: Iterable[str], arch: str) -> str:
+    """Return how a GPU runs code for these targets: one of _KINDS.
 
     `targets`: `sm_90` or `compute_90`. `arch`: the GPU, as `90`.
     """

@@ -7,20 +7,20 @@ and runs nothing.
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-from images.audit import survey
+from images.audit import machine, survey
 from images.audit.device_code import LibraryCode
-from images.audit.survey import Rule, SurveyedEnvironment
+from images.audit.survey import Rule, SurveyedEnvironment, platform_of
 from images.config import yamlfile
 from images.config.facts import Facts
 from images.config.names import Arch, ImageName, Minor
-from images.planning import chooser, expectations
-from images.planning.chooser import Machine
+from images.config.platforms import Platform
+from images.planning import expectations
 from images.planning.image import Base, Image, Pin
 from images.validation.claims.context import ClaimContext, claim
 from images.validation.claims.cpu import cpu_claims
@@ -33,7 +33,7 @@ from validate.checks.static.hygiene import HygieneExpect
 from validate.checks.static.libraries import LibrariesEvidence, LinkedLibrary
 from validate.checks.static.symbols import LackingLibrary, SymbolsEvidence
 from validate.claims import HOST_PROBE, Claim, ClaimSet
-from validate.compute_capability import target_runs_on
+from validate.compute_capability import runs_on, target_runs_on
 from validate.environment.installed import canonical
 from validate.judging import Finding, Status, conclude, matches, passed
 
@@ -45,9 +45,14 @@ some have one with hashes in another form (python3-blinker 1.5-1: hexadecimal)."
 
 _REQUIRED_NAME = re.compile(r"[\w.-]+")
 """The name of a distribution at the beginning of a requirement."""
+_TORCH_IN_NAME = re.compile(r"torch_?(?P<digits>[1-9]\d{1,2})(?!\d)")
+"""`torch25` in the name of a library that is for torch 2.5."""
+_TORCH_IN_VERSION = re.compile(r"(?P<major>\d+)\.(?P<minor>\d+)")
 _LARGEST_RATIO = 5
 """torch counts as made for an architecture if the best served one has at most five times as much
 machine code. torch 2.7 has a few kernels for sm_89, and is not made for it."""
+_PATHFINDER = "cuda-pathfinder"
+"""NVIDIA's package that finds CUDA's libraries in site-packages/nvidia, and loads them by path."""
 _CHECKS_OF_OUR_IMAGES = frozenset(("users", "additions"))
 """Checks of the home folder and of the constraints, which only our own images have."""
 _SUBJECTS_OF_OUR_IMAGES = frozenset(("cuda-libraries", "pruned"))
@@ -211,7 +216,12 @@ def _library_claims(environment: SurveyedEnvironment, image: Image | None) -> li
         "resolved",
         "static.symbols",
         "every symbol that a library needs is exported",
-        {"host": host_libraries, "exceptions": []},
+        {
+            "host": host_libraries,
+            "exceptions": [],
+            # For _judge_symbols.
+            "torch": str(environment["torch"].get("version", "")),
+        },
     )
     return [linked, rivals, resolved]
 
@@ -257,8 +267,11 @@ def _narrow_to_served_gpus(code_claim: Claim, code: Sequence[LibraryCode]) -> Cl
 
     The claim names libraries (`files`) and the architectures that they must have code for
     (`archs`). `code` has the device code of all libraries. A claim whose libraries hold no device
-    code at all is returned as it is, and so fails.
+    code at all is returned as it is, and so fails. So is a claim that is unproven: it names none.
     """
+    # Of a release that facts.yaml does not know, nobody says which libraries it must have.
+    if code_claim.unproven:
+        return code_claim
     # The targets, such as `sm_90` and `compute_90`, for which the claimed libraries have code.
     patterns = [f"*/{pattern}" for pattern in code_claim.expect["files"]]
     targets: set[str] = set()
@@ -280,7 +293,8 @@ def _narrow_to_served_gpus(code_claim: Claim, code: Sequence[LibraryCode]) -> Cl
 def image_claims() -> list[Claim]:
     """Return the claims of an audit about all files of an image, whoever built it.
 
-    They are: no leftovers of its build, and no credentials in files, variables, labels and steps.
+    They are: no leftovers of its build, no credentials in files, variables, labels and steps, and
+    no bytes that travel for nothing.
     """
     # Our own images leave these two folders empty. Other images may well use them.
     folders_of_users = ("/workspace/*", "/root/.local/*")
@@ -301,6 +315,13 @@ def image_claims() -> list[Claim]:
         ),
         claim("hygiene", "secrets", "static.hygiene", "no file holds a credential", expect),
         claim("image", "history", HOST_PROBE, "no credential in variables, labels and build steps"),
+        claim(
+            "image",
+            "bytes",
+            HOST_PROBE,
+            "no build step removes or copies what a lower layer brings",
+            required=False,
+        ),
     ]
 
 
@@ -323,38 +344,6 @@ def unaudited_claims(reasons: Mapping[str, str]) -> list[Claim]:
     ]
 
 
-def machine_claim(
-    environment: SurveyedEnvironment, code: Sequence[LibraryCode], facts: Facts, machine: Machine
-) -> Claim:
-    """Return the claim that an environment runs on a machine with these GPUs and this driver.
-
-    `code` has the device code of all libraries. The claim itself holds what is known to speak
-    against that, as sentences (`against`). With torch for CUDA, these are the obstacles that
-    `truetag choose` names for an image like it. Otherwise they are only about the machine: its
-    driver is too old for its GPU.
-    """
-    image = describe_as_image(environment, code, facts).image
-    obstacles: Iterable[str]
-    if image:
-        summary = chooser.summarize(image, facts)
-        obstacles = chooser.answer(summary, machine, chooser.Options()).against
-    else:
-        obstacles = chooser.wrong_for_gpu(machine)
-
-    against = []
-    for obstacle in obstacles:
-        # The chooser speaks of an image: it `has no code for sm_120`. Here that is said of torch.
-        is_about_code = obstacle.startswith("has no code")
-        against.append(f"torch {obstacle}" if is_about_code else obstacle)
-    return claim(
-        AUDIT,
-        survey.MACHINE,
-        HOST_PROBE,
-        f"it runs on {machine}",
-        {"machine": str(machine), "against": against},
-    )
-
-
 def conflicts_claim(facts: Facts) -> Claim:
     """Return the claim that no releases are installed together that are known to fail together."""
     conflicts = [conflict.model_dump(mode="json") for conflict in facts.conflicts]
@@ -362,23 +351,50 @@ def conflicts_claim(facts: Facts) -> Claim:
     return claim(AUDIT, survey.CONFLICTS, HOST_PROBE, statement, {"conflicts": conflicts})
 
 
-def adapt_to_own_python(claims: ClaimSet, environment: SurveyedEnvironment) -> ClaimSet:
-    """Return the claims about an environment as truetag's own Python can measure them.
+def adapt_to_folder(
+    claims: ClaimSet, environment: SurveyedEnvironment, own_platform: Platform | None
+) -> ClaimSet:
+    """Return the claims about an environment's folder as truetag's own Python can measure them.
 
-    Nothing runs of an environment that is audited as a folder. So the symbols that its libraries
-    need of an interpreter are looked up in truetag's own. If that is another release, the claims
-    about symbols allow that it lacks some.
+    Nothing of the environment runs. So the symbols that its libraries need of an interpreter are
+    looked up in truetag's own. If that is another release, the claims about symbols allow that it
+    lacks some. What libraries for another processor than this machine's (`own_platform`) need is
+    looked up by a loader that this machine does not have: those claims are unproven.
+
+    The claim about rivals is left out. It is about libraries on the loader's path, which is this
+    machine's, and nothing that the environment brings.
     """
     own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
     is_other_release = environment["version"] != own_version
+    reason = why_not_loadable(environment, own_platform)
     adapted = []
     for original in claims.claims:
+        if original.key == "libraries/rivals":
+            continue
         if original.check == "symbols":
             expect = {**original.expect, "any_python": is_other_release}
-            adapted.append(replace(original, expect=expect))
+            adapted.append(replace(original, expect=expect, unproven=reason))
+        elif original.check == "libraries":
+            adapted.append(replace(original, unproven=reason))
         else:
             adapted.append(original)
     return replace(claims, claims=tuple(adapted))
+
+
+def why_not_loadable(environment: SurveyedEnvironment, own_platform: Platform | None) -> str:
+    """Return why a machine of this platform can't load an environment's libraries; empty if it can.
+
+    None of the libraries of another processor is looked at further than for its code for GPUs.
+    """
+    processors: Mapping[str, int] = environment.get("processors", {})
+    if not processors or platform_of(environment) is own_platform:
+        return ""
+    most_frequent = max(processors, key=lambda processor: processors[processor])
+    own = own_platform.spoken if own_platform else "another one"
+    return (
+        f"not measured: {processors[most_frequent]} libraries are for the processor "
+        f"{most_frequent}, and this machine's is {own}. Audit the environment on such a machine"
+    )
 
 
 # --- the environment as an image of the matrix ----------------------------------------------------
@@ -405,14 +421,15 @@ def describe_as_image(
 
     pins, left_out = _pin_known_packages(environment, facts)
     python = Minor.parse(str(environment["version"]))
+    platform = platform_of(environment) or Platform.AMD64
     image = Image(
-        name=ImageName(cuda=cuda, torch=torch_version),
+        name=ImageName(cuda=cuda, torch=torch_version, platform=platform),
         base=Base(key="", reference="", suite=None, python=python, glibc=Minor(2, 0)),
         python=python,
         toolkit_cuda=cuda,
         wheel_cuda=cuda,
         index=None,
-        archs=torch_archs(environment, code),
+        archs=_archs_with_boards(torch_archs(environment, code), platform, facts),
         ptx=(),
         min_driver=facts.minimum_drivers[str(cuda.major)].driver,
         cxx11_abi=True,
@@ -454,6 +471,23 @@ def _pin_known_packages(
         else:
             pins[name] = Pin(name=name, version=version, layer=_LAYER)
     return tuple(pins.values()), left_out
+
+
+def _archs_with_boards(
+    archs: tuple[Arch, ...], platform: Platform, facts: Facts
+) -> tuple[Arch, ...]:
+    """Return these architectures of torch, with those of boards that run its code, ascending.
+
+    Boards and superchips with an ARM processor have GPUs that torch names no code for, and which
+    run its code for a relative: a GB10 (sm_121) that for sm_120.
+    """
+    served = set(archs)
+    if platform is Platform.ARM64:
+        for capability, board in facts.arm64.boards.items():
+            gpu = Arch.parse(capability)
+            if not board.unfit and any(runs_on(arch, gpu) for arch in archs):
+                served.add(gpu)
+    return tuple(sorted(served))
 
 
 def torch_archs(environment: SurveyedEnvironment, code: Sequence[LibraryCode]) -> tuple[Arch, ...]:
@@ -566,10 +600,12 @@ def _judge_libraries(subject: str, expect: Any, evidence: LibrariesEvidence) -> 
 
     The evidence without excused faults is judged by the check of our own images. A missing library
     is no fault if a package that the library's own package requires has it: that package is
-    imported first, and loads it. Rivals are left to _judge_rivals. `expect`: `requires` holds the
-    names that each distribution requires.
+    imported first, and loads it. Neither is one that any of NVIDIA's packages has, for a package
+    that requires cuda-pathfinder: it finds them all, and loads them by their paths. Rivals are left
+    to _judge_rivals. `expect`: `requires` holds the names that each distribution requires.
     """
-    if not evidence["files"]:
+    # What can't be loaded was looked at, too: the ordinary judge names it.
+    if not evidence["files"] and not evidence["unreadable"]:
         return passed("there is no shared library in this environment")
     linked: list[LinkedLibrary] = []
     for library in evidence["linked"]:
@@ -580,7 +616,10 @@ def _judge_libraries(subject: str, expect: Any, evidence: LibrariesEvidence) -> 
         packages_with = library.get("offered", {})
         missing = []
         for name in library["missing"]:
-            if required.isdisjoint(packages_with.get(name, ())):
+            packages = packages_with.get(name, ())
+            is_nvidias = any(package.startswith("nvidia-") for package in packages)
+            is_found_by_path = is_nvidias and _PATHFINDER in required
+            if required.isdisjoint(packages) and not is_found_by_path:
                 missing.append(name)
         linked.append({**library, "missing": missing})
     judged: LibrariesEvidence = {**evidence, "second_owners": [], "linked": linked}
@@ -606,7 +645,10 @@ def _judge_symbols(subject: str, expect: Any, evidence: SymbolsEvidence) -> Find
     """
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
-    lacking = [library for library in evidence["lacking"] if not _is_excused(library)]
+    lacking = []
+    for library in evidence["lacking"]:
+        if not _is_excused(library) and not _is_for_other_torch(library["path"], expect):
+            lacking.append(library)
     # `lacking_count` counts all libraries, `lacking` lists the first of them only: so the count is
     # lowered, and not counted again.
     excused_count = len(evidence["lacking"]) - len(lacking)
@@ -629,6 +671,20 @@ def _is_excused(library: LackingLibrary) -> bool:
     # Some other library of the image exports each symbol. Whether that is loaded by then depends on
     # what a program imports first.
     return library.get("elsewhere") == library["undefined_count"]
+
+
+def _is_for_other_torch(path: str, expect: Any) -> bool:
+    """Return whether the name of a library says that it is for another torch than the installed.
+
+    torch-c-dlpack-ext has a library for each torch (libtorch_c_dlpack_addon_torch25-cuda.so), and
+    opens that of the installed one only, if there is any. `expect`: `torch` is the version of the
+    installed torch; empty: there is none.
+    """
+    named = _TORCH_IN_NAME.search(path.rpartition("/")[2])
+    installed = _TORCH_IN_VERSION.match(str(expect.get("torch", "")))
+    if not named or not installed:
+        return False
+    return named["digits"] != f"{installed['major']}{installed['minor']}"
 
 
 def _judge_start(subject: str, expect: Any, evidence: EnvironmentEvidence) -> Finding:
@@ -658,7 +714,7 @@ AUDIT_JUDGES: Judges = {
     "symbols/resolved": _judge_symbols,
     "environment/start": _judge_start,
     AUDIT: survey.judge,
-    f"{AUDIT}/{survey.MACHINE}": survey.judge_machine,
+    f"{AUDIT}/{machine.SUBJECT}": machine.judge,
     f"{AUDIT}/{survey.CONFLICTS}": survey.judge_conflicts,
 }
 """Check, or check and subject -> its judge. validate/judge.py takes these before a check's own."""

@@ -14,11 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from images.audit import expected, survey
+from images.audit import expected, machine, survey
 from images.audit.cleaning import clean_value
 from images.audit.device_code import library_code
 from images.audit.survey import Survey, SurveyedEnvironment
 from images.config.facts import Facts
+from images.config.platforms import Platform, of_machine
 from images.engine import Engine, ImageInfo
 from images.errors import failed, wrong
 from images.planning.chooser import Machine
@@ -157,7 +158,12 @@ def audit_folder(folder: Path, options: Options) -> Evidence:
         static_claims = tuple(claim for claim in claims if claim.tier is Tier.STATIC)
         name = f"{PREFIX}{folder}"
         to_measure, from_survey = _split(ClaimSet(image=name, claims=static_claims))
-        to_measure = expected.adapt_to_own_python(to_measure, environment)
+        own_platform = of_machine(os.uname().machine)
+        to_measure = expected.adapt_to_folder(to_measure, environment, own_platform)
+        # What was not measured is said first, and not only at the end of the report.
+        why_unmeasured = expected.why_not_loadable(environment, own_platform)
+        if why_unmeasured:
+            options.say(f"{folder}: what its libraries need is {why_unmeasured}")
 
         claims_file = Path(scratch, "claims.json")
         claims_file.write_text(to_measure.dumps())
@@ -200,23 +206,28 @@ def _claims_about_environment(
     decides some of the claims itself: their evidence is returned with the claims. All others are
     measured afterwards by our checks.
     """
+    # On linux/arm64, other facts hold of packages.
+    platform = survey.platform_of(environment) or Platform.AMD64
+    facts = options.facts.on(platform)
+
     # Claims that our checks measure. `left_out`: packages that none could be written for -> why.
     # Each of those gets an unproven claim.
     code = library_code(survey_document)
-    claims, left_out = expected.environment_claims(environment, code, options.facts)
+    claims, left_out = expected.environment_claims(environment, code, facts)
     claims += expected.unaudited_claims(left_out)
 
     # Claims that the survey decides.
     claims += expected.rule_claims(survey.OF_ENVIRONMENT)
-    claims.append(expected.conflicts_claim(options.facts))
+    claims.append(expected.conflicts_claim(facts))
     evidence: SurveyEvidence = dict(
         survey.environment_evidence(environment, survey_document["toolkits"])
     )
     if options.machine:
-        claims.append(expected.machine_claim(environment, code, options.facts, options.machine))
+        image = expected.describe_as_image(environment, code, facts).image
+        claims.append(machine.machine_claim(environment, image, facts, options.machine))
         torch_cuda = str(environment["torch"].get("cuda", ""))
         archs = [f"{arch.major}{arch.minor}" for arch in options.machine.archs]
-        evidence[survey.MACHINE] = survey.machine_evidence(code, torch_cuda, archs)
+        evidence[machine.SUBJECT] = machine.machine_evidence(code, torch_cuda, archs)
     return SurveyedClaims(claims, evidence)
 
 

@@ -15,9 +15,9 @@ from packaging.markers import UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from images.audit.device_code import LibraryCode, support
 from images.config import yamlfile
 from images.config.facts import Conflict
+from images.config.platforms import Platform, of_machine
 from images.engine import ImageInfo
 from images.planning import expectations, silent
 from validate.environment.installed import canonical
@@ -34,12 +34,27 @@ Survey = Mapping[str, Any]
 adds `preload`, the libraries of /etc/ld.so.preload."""
 SurveyedEnvironment = Mapping[str, Any]
 """One of the survey's `environments`: `prefix`, `kind`, `version` (`3.11`), `distributions`
-(InstalledPackage of validate/survey/environments.py), `numpy_1` (files compiled for NumPy 1), and
-`torch` with `file`, `version` and `cuda`, empty if there is no torch."""
+(InstalledPackage of validate/survey/environments.py), `numpy_1` (files compiled for NumPy 1),
+`processors` (processor -> number of libraries for it), and `torch` with `file`, `version` and
+`cuda`, empty if there is no torch."""
 Evidence = Mapping[str, Any]
 """What one rule is judged by."""
 Faults = Iterator[str]
 """Sentences without a full stop; none: the rule is kept."""
+
+
+def platform_of(environment: SurveyedEnvironment) -> Platform | None:
+    """Return the platform that the libraries of an environment are built for.
+
+    If they are of several, it is that of most. None if it has no library, or only libraries for
+    processors that no image is made for.
+    """
+    # Processor, as `uname -m` calls it -> number of libraries.
+    counts: Mapping[str, int] = environment.get("processors", {})
+    if not counts:
+        return None
+    most_frequent = max(counts, key=lambda processor: counts[processor])
+    return of_machine(most_frequent)
 
 
 # --- rules about a whole image --------------------------------------------------------------------
@@ -151,7 +166,7 @@ def find_unmet_requirements(evidence: Evidence) -> Faults:
         for line in distribution["requires"]:
             try:
                 requirement = Requirement(line)
-                if not _applies(requirement, evidence["python"]):
+                if not _applies(requirement, evidence["python"], evidence.get("processor", "")):
                     continue
                 complaint = _complaint_about(requirement, installed_versions)
             except (InvalidRequirement, InvalidVersion, UndefinedEnvironmentName):
@@ -161,12 +176,13 @@ def find_unmet_requirements(evidence: Evidence) -> Faults:
                 yield f"{needed_by} requires {complaint}"
 
 
-def _applies(requirement: Requirement, python: str) -> bool:
+def _applies(requirement: Requirement, python: str, processor: str) -> bool:
     """Return whether the marker of a requirement is met, for no extra and a Python such as `3.11`.
 
-    Other facts in markers are those of this process: CPython on Linux for x86-64, as is what was
-    surveyed. The survey does not know the patch release. So a marker counts as met if it is so
-    for the first and for the last release of that Python.
+    `processor` is that of the libraries (`aarch64`); empty: that of this machine. Other facts in
+    markers are those of this process: CPython on Linux, as is what was surveyed. The survey does
+    not know the patch release. So a marker counts as met if it is so for the first and for the last
+    release of that Python.
     """
     if not requirement.marker:
         return True
@@ -179,6 +195,8 @@ def _applies(requirement: Requirement, python: str) -> bool:
             "implementation_version": full_version,
             "extra": "",
         }
+        if processor:
+            facts["platform_machine"] = processor
         if not requirement.marker.evaluate(facts):
             return False
     return True
@@ -244,20 +262,31 @@ def find_other_toolkits(evidence: Evidence) -> Faults:
 
 def find_ordinary_silent_faults(evidence: Evidence) -> Faults:
     """Yield what the installed versions compute wrong in plain training, without an error."""
-    yield from _silent_faults(evidence["versions"], are_ordinary=True)
+    yield from _silent_faults(evidence, are_ordinary=True)
 
 
 def find_rare_silent_faults(evidence: Evidence) -> Faults:
     """Yield what the installed versions compute wrong in cases that few programs meet."""
-    yield from _silent_faults(evidence["versions"], are_ordinary=False)
+    yield from _silent_faults(evidence, are_ordinary=False)
 
 
-def _silent_faults(versions: Mapping[str, str], *, are_ordinary: bool) -> Faults:
+def _silent_faults(evidence: Evidence, *, are_ordinary: bool) -> Faults:
     """Yield the known silent faults of these versions that plain training meets, or the others.
 
-    `versions`: distribution, or `cudnn` -> version.
+    `evidence`: `versions` is distribution, or `cudnn` -> version; `uses_gpus` is whether torch is
+    built for CUDA.
     """
+    versions = evidence["versions"]
+    # Evidence of old runs does not say it.
+    uses_gpus = evidence.get("uses_gpus", True)
     for fault in silent.find_faults(versions).values():
+        # A torch for the CPU meets only faults of the CPU's code.
+        if not uses_gpus and not fault.cpu:
+            continue
+        # Some packages bring a cuDNN of their own, or none: its version is not known then, so
+        # nothing is known to be wrong with it.
+        if "cudnn" in fault.affected and "cudnn" not in versions:
+            continue
         if fault.is_ordinary(versions.get("torch", "0")) == are_ordinary:
             yield str(fault)
 
@@ -287,7 +316,14 @@ def environment_evidence(
         # nvidia-cudnn-cu12 or -cu13: silent faults know the library by one name.
         if name.startswith("nvidia-cudnn-cu"):
             versions["cudnn"] = version
-    metadata = {"python": str(environment["version"]), "distributions": distributions}
+    platform = platform_of(environment)
+    metadata = {
+        "python": str(environment["version"]),
+        "processor": platform.machine if platform else "",
+        "distributions": distributions,
+    }
+    cuda = str(environment["torch"].get("cuda", ""))
+    silent_evidence = {"versions": versions, "uses_gpus": bool(cuda)}
     return {
         "requirements": metadata,
         "duplicates": metadata,
@@ -295,9 +331,9 @@ def environment_evidence(
             "numpy": versions.get("numpy", ""),
             "compiled_for_numpy_1": list(environment.get("numpy_1", ())),
         },
-        "toolkit": {"cuda": str(environment["torch"].get("cuda", "")), "toolkits": list(toolkits)},
-        "silent-faults": {"versions": versions},
-        "rare-silent-faults": {"versions": versions},
+        "toolkit": {"cuda": cuda, "toolkits": list(toolkits)},
+        "silent-faults": silent_evidence,
+        "rare-silent-faults": silent_evidence,
         CONFLICTS: {"versions": versions},
     }
 
@@ -405,9 +441,8 @@ OF_ENVIRONMENT = (
     ),
 )
 _BY_SUBJECT = {rule.subject: rule for rule in (*OF_IMAGE, *OF_ENVIRONMENT)}
-MACHINE = "machine"
 CONFLICTS = "conflicts"
-"""The subjects of two claims that are no rules: their claim holds facts that they are judged by
+"""The subject of a claim that is no rule: the claim holds the facts that it is judged by
 (expected.py)."""
 
 
@@ -416,36 +451,6 @@ def judge(subject: str, _expect: Mapping[str, Any], evidence: Evidence) -> Findi
     rule = _BY_SUBJECT[subject]
     finding = conclude(rule.find_faults(evidence), rule.statement)
     return _with_fix_if_failed(finding, rule.fix)
-
-
-def machine_evidence(code: Sequence[LibraryCode], cuda: str, archs: Sequence[str]) -> Evidence:
-    """Return the evidence of the claim that an environment runs on a machine.
-
-    `cuda`: what torch was built for. `archs`: the machine's GPUs, such as `90` for sm_90.
-    """
-    return {"packages": support(code, cuda, archs)}
-
-
-def judge_machine(_subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
-    """Pass if an environment runs on a machine: with its driver, and with code for its GPUs.
-
-    `expect`: `machine` is its description; `against` is what facts about its driver and about torch
-    say against it. `evidence`: `packages` says for each package and architecture which code it has
-    (machine_evidence).
-    """
-    faults = list(expect["against"])
-    for package, kind_by_arch in evidence["packages"].items():
-        # What torch lacks stands in `against`: the chooser also knows what torch's compilers add at
-        # run time.
-        if package == "torch":
-            continue
-        lacking = [f"sm_{arch}" for arch, kind in kind_by_arch.items() if kind == "no"]
-        if lacking:
-            faults.append(f"{package} has no code for {', '.join(lacking)}")
-    finding = conclude(faults, f"it runs on {expect['machine']}")
-    return _with_fix_if_failed(
-        finding, "`truetag choose` with the same GPU and driver names a stack that runs"
-    )
 
 
 def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:

@@ -11,7 +11,7 @@ import json
 import posixpath
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 _WHITEOUT = ".wh."
 """A file `.wh.NAME` removes NAME of the layers below."""
@@ -72,7 +72,7 @@ def entry_of(member: tarfile.TarInfo, content: str) -> LayerEntry:
 
     `content` is a text that is equal for files of equal content; only a file's entry gets it.
     """
-    path = _normal(member.name)
+    path = normal_path(member.name)
     # Tar has several types for an ordinary file, and isreg() knows all of them.
     kind = "file" if member.isreg() else _KINDS.get(member.type, "other")
     # A layer can't hold an ordinary file of such a name: it always means a deletion.
@@ -84,7 +84,7 @@ def entry_of(member: tarfile.TarInfo, content: str) -> LayerEntry:
         link = member.linkname
     elif kind == "hard link":
         # The tar names the file by the path of its member.
-        link = _normal(member.linkname)
+        link = normal_path(member.linkname)
     return LayerEntry(
         path=path,
         kind=kind,
@@ -114,7 +114,7 @@ def _attributes(member: tarfile.TarInfo) -> str:
     return json.dumps(attributes) if attributes else ""
 
 
-def _normal(name: str) -> str:
+def normal_path(name: str) -> str:
     """Return a path of a tar in its normal form, without `/` or `./` at the front."""
     return posixpath.normpath(f"/{name}").lstrip("/")
 
@@ -170,6 +170,49 @@ def _remove_inside(entries_by_path: dict[str, LayerEntry], folder: str) -> None:
         is_inside = path.startswith(beginning) and path != folder
         if is_inside:
             del entries_by_path[path]
+
+
+class WastedFile(NamedTuple):
+    """A file of a layer that travels for nothing, because of an upper layer."""
+
+    layer: int
+    """The number of the layer that has it; 0 is the lowest."""
+    path: str
+    by: int
+    """The number of the upper layer."""
+    how: Literal["copied", "removed"]
+    """`copied`: the upper layer has it again with the same content, as after `chown -R`."""
+
+
+def find_wasted(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[WastedFile]:
+    """Yield each file that an upper layer removes, or has again with the same content.
+
+    `layers` has the entries (files, folders, links) of each layer, the lowest first. The further
+    names of a file (hard links) do not count, as they take no room. A file that is replaced by
+    other content does not count either: a newer release of a package, say.
+    """
+    # What a container sees of the layers so far: path -> entry, and path -> number of its layer.
+    visible: dict[str, LayerEntry] = {}
+    layer_of: dict[str, int] = {}
+    # The files that take room: number of their layer, and path.
+    files: set[tuple[int, str]] = set()
+    for number, layer in enumerate(layers):
+        after = tree([layer], visible)
+        for path, before in visible.items():
+            now = after.get(path)
+            # What the layer does not have is the very object of before there.
+            if now is before or (layer_of[path], path) not in files:
+                continue
+            if now is None or now.kind != before.kind:
+                yield WastedFile(layer_of[path], path, number, "removed")
+            elif now.content == before.content:
+                yield WastedFile(layer_of[path], path, number, "copied")
+
+        files.update((number, entry.path) for entry in layer if entry.kind == "file")
+        for path, entry in after.items():
+            if visible.get(path) is not entry:
+                layer_of[path] = number
+        visible = after
 
 
 def find_hidden(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[tuple[int, str]]:

@@ -7,6 +7,7 @@ layer whole checks its digest, because a store may be damaged.
 from __future__ import annotations
 
 import gzip
+import os
 import tarfile
 import zlib
 from abc import ABC, abstractmethod
@@ -20,7 +21,7 @@ from zlib_ng import zlib_ng
 
 from images.engine.containers import engine_errors
 from images.engine.failures import EngineError
-from images.engine.layer_tree import LayerEntry, parse_headers
+from images.engine.layer_tree import LayerEntry, normal_path, parse_headers
 from images.errors import Problem
 
 CHUNK = 1 << 20
@@ -108,6 +109,14 @@ class StoredLayer(ABC):
         headers = [member.header for member in tar.members]
         contents = [member.content for member in tar.members]
         return parse_headers(headers, contents, tar.end)
+
+    def file_sizes(self) -> dict[str, int]:
+        """Return the bytes of each of its members that has any, by the path of its entry."""
+        sizes = {}
+        for member in self.read_tar().members:
+            if member.size:
+                sizes[normal_path(os.fsdecode(member.path))] = member.size
+        return sizes
 
     def tar_of(self, tar: LayerTar) -> Iterator[bytes]:
         """Yield a tar with these members, whose contents are taken from the layer, in chunks."""

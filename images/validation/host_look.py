@@ -8,11 +8,18 @@ import time
 from collections.abc import Iterator, Sequence
 
 from images.engine import Engine, ImageInfo, exported, layers
-from validate.checks.static.host_image import Credential, ImageEvidence, LayersEvidence
+from validate.checks.static.host_image import (
+    Credential,
+    ImageEvidence,
+    LayersEvidence,
+    WastedFiles,
+)
 from validate.claims import HOST_PROBE, ClaimSet
 from validate.environment import credentials
 from validate.evidence import Measurement, Outcome, Record
 
+LEAST_WASTED = 1_000_000
+"""Bytes from which on a step is named that makes files travel for nothing."""
 _MOST_LISTED = 40
 """Hidden files that evidence lists at most."""
 
@@ -32,7 +39,7 @@ def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequenc
     settings = settings_evidence(engine, image)
     evidence: dict[str, ImageEvidence | LayersEvidence] = {}
     for claim in image_claims:
-        if claim.subject != "layers":
+        if claim.subject not in ("layers", "bytes"):
             evidence[claim.subject] = settings
         # All layers are read, which takes a while: not if the claim is unproven in any case.
         elif not claim.unproven:
@@ -76,7 +83,8 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
 
     Whoever pulls the image gets them all the same. `hidden`: their paths. `secrets`: which of them
     hold credentials (tokens, passwords), and of what kind. If the layers can't be read, the
-    evidence has only the reason (`unread`). Raises EngineError if a layer is damaged.
+    evidence has only the reason (`unread`). `wasted`: what each build step makes travel for
+    nothing. Raises EngineError if a layer is damaged.
     """
     # None: the engine's store of layers can't be read from here.
     hidden_files = exported.read_hidden_files(engine, image)
@@ -94,7 +102,31 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
         "files": hidden_files.entry_count,  # the entries of all layers, hidden or not
         "hidden": hidden[:_MOST_LISTED],
         "secrets": [{"path": f"/{path}", "kind": kind} for path, kind in secrets],
+        "wasted": wasted_evidence(engine, image),
     }
+
+
+def wasted_evidence(engine: Engine, image: ImageInfo) -> list[WastedFiles]:
+    """Return the build steps that make bytes of lower layers travel for nothing, most bytes first.
+
+    Steps below LEAST_WASTED bytes are left out: each image has a few files that a later step
+    touches. Raises EngineError if a layer is damaged.
+    """
+    rows: list[WastedFiles] = []
+    for row in exported.find_wasted_bytes(engine, image) or ():
+        if row.bytes < LEAST_WASTED:
+            continue
+        rows.append(
+            {
+                "step": name_step(row.step),
+                "layer": row.layer,
+                "how": "copied" if row.how == "copied" else "removed",
+                "files": row.files,
+                "bytes": row.bytes,
+                "largest": f"/{row.largest}",
+            }
+        )
+    return sorted(rows, key=lambda row: row["bytes"], reverse=True)
 
 
 def find_credentials(engine: Engine, image: ImageInfo) -> list[Credential]:
@@ -109,6 +141,15 @@ def find_credentials(engine: Engine, image: ImageInfo) -> list[Credential]:
     return places
 
 
+def name_step(step: str) -> str:
+    """Return the beginning of a build step, by which evidence names it.
+
+    A step holds the values of its build arguments (`RUN |1 TOKEN=...`): they may be secret. So the
+    name ends before the first `=`.
+    """
+    return step[:80].split("=")[0]
+
+
 def texts_of_configuration(engine: Engine, image: ImageInfo) -> Iterator[tuple[str, str]]:
     """Yield every text that whoever pulls an image can read in its configuration.
 
@@ -120,9 +161,7 @@ def texts_of_configuration(engine: Engine, image: ImageInfo) -> Iterator[tuple[s
     for name, value in image.labels.items():
         yield f"the label {name}", value
     for step, _ in engine.history(image.handle):
-        # A step holds the values of its build arguments (`RUN |1 TOKEN=...`): they may be secret.
-        # So what names it in the evidence ends before the first `=`.
-        yield f"the build step `{step[:80].split('=')[0]}`", step
+        yield f"the build step `{name_step(step)}`", step
     for name, value in engine.inspect_raw(image.handle)["Config"].items():
         # The variables and labels were yielded above.
         if name not in ("Env", "Labels"):

@@ -20,11 +20,14 @@ def distribution(
 
 
 def environment(
-    *distributions: dict[str, Any], torch: tuple[str, str] = ("2.7.1+cu126", "12.6")
+    *distributions: dict[str, Any],
+    torch: tuple[str, str] = ("2.7.1+cu126", "12.6"),
+    processor: str = "x86_64",
 ) -> dict[str, Any]:
     """Return an environment with these distributions.
 
-    `torch`: its version and CUDA; an empty version: it has none.
+    `torch`: its version and CUDA; an empty version: it has none. `processor`: that of its
+    libraries; empty: it has no library.
     """
     version, cuda = torch
     torch_row = {"file": f"{SITE}/torch/version.py", "version": version, "cuda": cuda}
@@ -36,6 +39,7 @@ def environment(
         "path": [SITE],
         "distributions": list(distributions),
         "torch": torch_row if version else {},
+        "processors": {processor: 10} if processor else {},
     }
 
 

@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError
 from validate.binaries.fatbin import FatbinError
-from validate.binaries.loader import SearchPath, find_binaries_under
+from validate.binaries.loader import AARCH64, X86_64, SearchPath, find_binaries_under
 from validate.checks.static.files import file_size
 from validate.checks.static.pins import read_torch_version
 from validate.checks.static.toolkit import find_driver_libraries
@@ -85,7 +85,7 @@ def survey(user_file: Path, package_folders: Sequence[str] = ()) -> dict[str, An
     for_numpy_1 = sorted(path for path in results if path)
     descriptions = []
     for environment in found_environments:
-        descriptions.append(_describe_environment(environment, for_numpy_1))
+        descriptions.append(_describe_environment(environment, libraries, for_numpy_1))
     return {
         "toolkits": toolkits,
         "driver_files": sorted(set(_driver_files(user.environ, user.directory))),
@@ -114,19 +114,47 @@ def _find_libraries(
     return sorted(libraries)
 
 
-def _describe_environment(environment: Environment, for_numpy_1: Collection[str]) -> dict[str, Any]:
-    """Return what the document says of an environment: its packages, torch, and old libraries.
+def _describe_environment(
+    environment: Environment, libraries: Sequence[str], for_numpy_1: Collection[str]
+) -> dict[str, Any]:
+    """Return what the document says of an environment: packages, torch, and kinds of libraries.
 
-    `for_numpy_1`: all libraries of the image that were compiled against NumPy 1. Those below the
-    environment's sys.path are its own.
+    `libraries`: all libraries of the image, and `for_numpy_1` those that were compiled against
+    NumPy 1. Those below the environment's sys.path are its own.
     """
     folders = tuple(f"{os.path.realpath(folder)}/" for folder in environment.path)
+    processors = Counter(_processor_of(path) for path in libraries if path.startswith(folders))
+    # What is no ELF file has no processor: a linker script, say.
+    processors.pop("", None)
     return {
         **asdict(environment),
         "distributions": environments.installed_packages(environment),
         "torch": describe_torch(environment),
+        # Processor, as `uname -m` calls it -> number of libraries.
+        "processors": dict(processors),
         "numpy_1": [path for path in for_numpy_1 if path.startswith(folders)],
     }
+
+
+def _processor_of(path: str) -> str:
+    """Return the processor that a library is built for, as `uname -m` calls it: `aarch64`.
+
+    It is `machine 243`, by the number in its header, if no image is made for that processor. Empty
+    if the file can't be read or is no ELF file.
+    """
+    header = b""
+    # To open a pipe would wait for its writer.
+    if Path(path).is_file():
+        with suppress(OSError), Path(path).open("rb") as stream:
+            header = stream.read(elf.HEADER_BYTES)
+    if not header.startswith(elf.MAGIC) or len(header) < elf.HEADER_BYTES:
+        return ""
+    # e_machine (System V ABI): two bytes, the lower one first on every processor that we know.
+    number = int.from_bytes(header[18:20], "little")
+    for machine in (X86_64, AARCH64):
+        if machine.number == number:
+            return machine.name
+    return f"machine {number}"
 
 
 def _path_if_for_numpy_1(path: str) -> str:

@@ -11,10 +11,11 @@ import pytest
 from images.audit import expected, survey
 from images.audit.expected import AUDIT_JUDGES
 from images.config.names import Arch
-from images.planning import chooser, expectations
+from images.config.platforms import Platform
+from images.planning import expectations
 from tests.support.audit_samples import SITE, code, distribution, environment
 from tests.support.sources import SOURCES
-from validate.claims import Claim
+from validate.claims import Claim, ClaimSet
 from validate.judging import Finding, Status
 
 FACTS = SOURCES.facts
@@ -100,6 +101,18 @@ def test_a_package_of_which_nothing_is_known_is_left_out_with_the_reason() -> No
         "xformers": "odd! is no version that can be compared",
     }
     assert not {claim.subject for claim in claims} & left_out.keys()
+
+
+def test_a_release_that_nobody_knows_of_a_package_with_code_for_gpus_is_unproven() -> None:
+    """Such a claim names no libraries: an environment with torchvision 0.20.1 ended an audit."""
+    names = [*expectations.NATIVE, *expectations.IMPORTED, *FACTS.packages]
+    packages = [distribution(name, "0.0.1") for name in sorted({*names} - {"torch"})]
+
+    claims = claims_of(distribution("torch", "2.7.1"), *packages)
+
+    (claim,) = (claim for claim in claims if claim.key == "device-code/torchvision")
+    assert claim.unproven == "nothing is known of torchvision 0.0.1"
+    assert not claim.required
 
 
 def test_what_is_left_out_is_unproven_and_not_required() -> None:
@@ -206,37 +219,133 @@ def test_a_file_that_breaks_nothing_is_no_fault(subject: str, evidence: dict[str
     assert judge_files(subject, **evidence).status is Status.PASS
 
 
-# --- machines and releases ------------------------------------------------------------------------
+# --- libraries ------------------------------------------------------------------------------------
+
+
+def judge_library(library: dict[str, Any], *required: str) -> Finding:
+    """Judge the claim `libraries/linked` by one library of `owner`, which requires packages."""
+    expect = {
+        "of": "environment",
+        "cuda_libraries": {},
+        "host": ["libcuda.so*"],
+        "other_platforms": [],
+        "exceptions": expected._RULES["optional_plugins"],
+        "requires": {"owner": list(required)},
+    }
+    row = {"assumed": {}, "needs_cuda": [], "offered": {}, "owners": ["owner"], **library}
+    evidence = {"files": 1, "unreadable": [], "linked": [row]}
+    judge: Any = AUDIT_JUDGES["libraries/linked"]
+    finding: Finding = judge("linked", expect, evidence)
+    return finding
+
+
+NEEDS_CUSOLVER = {
+    "path": f"{SITE}/cupyx/_cusolver.so",
+    "missing": ["libcusolver.so.11"],
+    "offered": {"libcusolver.so.11": ["nvidia-cusolver-cu12"]},
+}
 
 
 @pytest.mark.parametrize(
-    ("gpu", "driver", "obstacle"),
+    ("library", "required", "is_fault"),
     [
-        ("RTX 5090", "570.86", "torch has no code for sm_120"),
-        ("RTX 5090", "550.90", "sm_120 (Blackwell) needs driver 570 or newer"),
-        ("RTX 4090", "470.57", "CUDA 12 needs driver 525.60.13 or newer"),
-        ("H100", "550.90", "torchao has no code for sm_90"),
-        ("A100", "550.90", ""),
+        pytest.param(NEEDS_CUSOLVER, (), True, id="nothing loads it"),
+        pytest.param(NEEDS_CUSOLVER, ("nvidia-cusolver-cu12",), False, id="its own requirement"),
+        pytest.param(NEEDS_CUSOLVER, ("cuda-pathfinder",), False, id="found by its path"),
+        pytest.param(
+            {**NEEDS_CUSOLVER, "offered": {}}, ("cuda-pathfinder",), True, id="nobody has it"
+        ),
+        pytest.param(
+            {
+                "path": f"{SITE}/cupy_backends/cuda/libs/cutensor.so",
+                "missing": ["libcutensor.so.2"],
+            },
+            (),
+            False,
+            id="an additional library of CuPy",
+        ),
     ],
 )
-def test_what_keeps_an_environment_from_a_machine_is_a_fault(
-    gpu: str, driver: str, obstacle: str
+def test_a_missing_library_is_a_fault_unless_something_loads_it_first(
+    library: dict[str, Any], required: tuple[str, ...], is_fault: bool
 ) -> None:
-    gigabyte, megabyte = 1 << 30, 1 << 20
-    libraries = [
-        code("torch/lib/libtorch_cuda.so", "torch", sm_80=gigabyte, sm_86=gigabyte, sm_90=gigabyte),
-        code("torchao/_C.abi3.so", "torchao", sm_80=megabyte),
-    ]
-    surveyed = environment(distribution("torch", "2.7.1"))
-    machine = chooser.machine_from_options(gpu, "", driver)
-    archs = [f"{arch.major}{arch.minor}" for arch in machine.archs]
+    finding = judge_library(library, *required)
 
-    claim = expected.machine_claim(surveyed, libraries, FACTS, machine)
-    evidence = survey.machine_evidence(libraries, "12.6", archs)
-    finding = survey.judge_machine("machine", claim.expect, evidence)
+    assert finding.status is (Status.FAIL if is_fault else Status.PASS)
 
-    assert finding.status is (Status.FAIL if obstacle else Status.PASS)
-    assert obstacle in finding.reason
+
+def test_libraries_that_can_not_be_loaded_are_a_fault_also_where_no_other_is() -> None:
+    judge: Any = AUDIT_JUDGES["libraries/linked"]
+    unreadable = {"path": "/x/a.so", "error": "it is built for AArch64, not x86-64", "owners": []}
+    expect = {"of": "environment", "requires": {}}
+
+    nothing = judge("linked", expect, {"files": 0, "unreadable": [], "linked": []})
+    only_others = judge("linked", expect, {"files": 0, "unreadable": [unreadable], "linked": []})
+
+    assert (nothing.status, only_others.status) == (Status.PASS, Status.FAIL)
+
+
+@pytest.mark.parametrize(
+    ("name", "torch", "is_fault"),
+    [
+        ("libtorch_c_dlpack_addon_torch25-cuda.so", "2.15.0", False),
+        ("libtorch_c_dlpack_addon_torch25-cuda.so", "2.5.1+cu124", True),
+        ("libtorch_c_dlpack_addon_torch210-cuda.so", "2.1.0", False),
+        ("libtorch_c_dlpack_addon_torch25-cuda.so", "", True),
+        ("libtorch_cuda.so", "2.15.0", True),
+    ],
+)
+def test_a_library_for_another_torch_may_lack_symbols(
+    name: str, torch: str, is_fault: bool
+) -> None:
+    lacking = {
+        "path": f"{SITE}/some/{name}",
+        "owners": ["some"],
+        "elsewhere": 0,
+        "undefined": ["_ZN3c10"],
+        "undefined_count": 1,
+        "versions": [],
+        "alternatives": [],
+    }
+    evidence = {
+        "files": 1,
+        "checked": 1,
+        "symbols": 1,
+        "unreadable": [],
+        "lacking": [lacking],
+        "lacking_count": 1,
+    }
+    judge: Any = AUDIT_JUDGES["symbols/resolved"]
+
+    finding = judge("resolved", {"host": [], "exceptions": [], "torch": torch}, evidence)
+
+    assert finding.status is (Status.FAIL if is_fault else Status.PASS)
+
+
+@pytest.mark.parametrize(
+    ("processor", "unproven"),
+    [
+        ("x86_64", set()),
+        ("", set()),
+        ("aarch64", {"libraries/linked", "symbols/resolved"}),
+        ("machine 21", {"libraries/linked", "symbols/resolved"}),
+    ],
+)
+def test_what_libraries_of_another_processor_need_is_unproven(
+    processor: str, unproven: set[str]
+) -> None:
+    surveyed = environment(torch=("", ""), processor=processor)
+    claims, _ = expected.environment_claims(surveyed, [], FACTS)
+
+    adapted = expected.adapt_to_folder(
+        ClaimSet(image="x", claims=tuple(claims)), surveyed, Platform.AMD64
+    )
+
+    assert {claim.key for claim in adapted.claims if claim.unproven} == unproven
+    assert "libraries/rivals" not in {claim.key for claim in adapted.claims}
+
+
+# --- releases -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("peft", "is_fault"), [("0.17.1", True), ("0.18.0", False)])

@@ -127,6 +127,21 @@ def test_an_unmet_requirement_is_a_fault_as_for_pip_check(requirement: str, comp
     assert faults == ([f"a 1.0 {complaint}"] if complaint else [])
 
 
+@pytest.mark.parametrize(
+    ("processor", "is_fault"), [("x86_64", True), ("aarch64", False), ("", True)]
+)
+def test_a_requirement_for_another_processor_than_the_libraries_is_no_fault(
+    processor: str, is_fault: bool
+) -> None:
+    """torch 2.8.0 for aarch64 has no CUDA on PyPI. Without a library, this machine's counts."""
+    surveyed = environment(
+        distribution("torch", "2.8.0", "nvidia-nccl-cu12; platform_machine == 'x86_64'"),
+        processor=processor,
+    )
+
+    assert ("requirements" in faults_of_environment(surveyed)) is is_fault
+
+
 def test_a_second_copy_of_a_package_is_a_fault() -> None:
     surveyed = environment(distribution("a", "1"), distribution("a", "2", location="/workspace"))
 
@@ -163,6 +178,39 @@ def test_a_toolkit_of_another_major_than_torchs_is_a_fault() -> None:
 
 def test_a_toolkit_of_another_minor_than_torchs_is_no_fault() -> None:
     assert faults_of_environment(environment(), CUDA_12_8) == {}
+
+
+CUDNN = distribution("nvidia-cudnn-cu12", "9.19.0.56")
+"""It has pytorch#196678, with torch from 2.6 on."""
+
+
+@pytest.mark.parametrize(
+    ("torch", "others", "is_fault"),
+    [
+        pytest.param(("2.11.0+cu128", "12.8"), [CUDNN], True, id="cuDNN has it"),
+        pytest.param(("2.11.0+cu128", "12.8"), [], False, id="cuDNN not known"),
+        pytest.param(("2.11.0+cpu", ""), [CUDNN], False, id="a torch for the CPU"),
+        pytest.param(("2.5.1+cu124", "12.4"), [CUDNN], False, id="torch 2.5 can't meet it"),
+    ],
+)
+def test_faults_of_cudnn_are_those_of_an_environment_that_uses_it(
+    torch: tuple[str, str], others: list[dict[str, Any]], is_fault: bool
+) -> None:
+    surveyed = environment(distribution("torch", torch[0]), *others, torch=torch)
+
+    faults = faults_of_environment(surveyed)
+
+    told = faults.get("silent-faults", "") + faults.get("rare-silent-faults", "")
+    assert ("pytorch#196678" in told) is is_fault
+
+
+def test_a_torch_for_the_cpu_has_the_faults_of_code_for_the_cpu_only() -> None:
+    surveyed = environment(distribution("torch", "2.13.0+cpu"), torch=("2.13.0+cpu", ""))
+
+    reason = faults_of_environment(surveyed)["rare-silent-faults"]
+
+    assert "pytorch#169688" in reason
+    assert "attention" not in reason
 
 
 @pytest.mark.parametrize(("cudnn", "is_fault"), [("9.10.2.21", True), ("9.15.1.9", False)])

@@ -97,6 +97,25 @@ def test_the_environment_that_path_finds_first_comes_first(
     ]
 
 
+@pytest.mark.parametrize(
+    ("number", "processor"), [(62, "x86_64"), (183, "aarch64"), (243, "machine 243")]
+)
+def test_the_survey_counts_libraries_by_the_processor_in_their_header(
+    tmp_path: Path, number: int, processor: str
+) -> None:
+    folder = make_packages_folder(tmp_path / "venv")
+    header = b"\x7fELF\x02\x01\x01" + bytes(11) + number.to_bytes(2, "little") + bytes(100)
+    Path(folder, "a.so").write_bytes(header)
+    Path(folder, "b.so").write_text("INPUT(a.so)")
+    user = tmp_path / "user.json"
+    user.write_text('{"environ": {}, "directory": "/", "python": ""}')
+
+    document = main.survey(user, [folder])
+
+    (environment,) = document["environments"]
+    assert environment["processors"] == {processor: 1}
+
+
 # ---- How the user's Python would start.
 
 

@@ -6,7 +6,7 @@ which compares them with the record.
 """
 
 from collections.abc import Iterator
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from validate.claims import ImageKind
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
@@ -113,6 +113,21 @@ class HiddenCredential(TypedDict):
     kind: str
 
 
+class WastedFiles(TypedDict):
+    """Files of lower layers that a build step makes travel for nothing."""
+
+    step: str
+    """The beginning of the step; empty if it is not known."""
+    layer: int
+    """The number of its layer, from 1 on."""
+    how: Literal["copied", "removed"]
+    """`copied`: again, with the same content; another owner or mode, for example."""
+    files: int
+    bytes: int
+    largest: str
+    """The path of the largest of them."""
+
+
 class LayersEvidence(TypedDict, total=False):
     """The files in the layers of an image, or only the reason why they can't be read."""
 
@@ -123,6 +138,8 @@ class LayersEvidence(TypedDict, total=False):
     hidden: list[str]
     """Files that a later layer hides. Files of a base that steps replace are left out."""
     secrets: list[HiddenCredential]
+    wasted: list[WastedFiles]
+    """Most bytes first. Old runs do not have it."""
 
 
 def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -> Finding:
@@ -261,8 +278,9 @@ def find_hidden_gpus(capabilities: list[str], driver: dict[str, str]) -> Iterato
 def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) -> Finding:
     """Fail where a layer holds a credential or, in an image of ours, a file that is hidden.
 
-    A file that a later layer hides is in no container, and still part of each pull. The verdict is
-    UNPROVEN if the layers could not be read.
+    A file that a later layer hides is in no container, and still part of each pull; one that a
+    later layer has again is part of it twice. The verdict is UNPROVEN if the layers could not be
+    read.
     """
     if "unread" in evidence:
         return unproven(evidence["unread"])
@@ -270,11 +288,40 @@ def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) 
     for secret in evidence["secrets"]:
         faults.append(f"{secret['path']} of a layer holds {secret['kind']}, and travels with it")
     hidden = evidence["hidden"]
+    wasted = [describe_wasted(files) for files in evidence.get("wasted", ())]
+    good = f"{evidence['files']} entries of layers; hidden: {listed(hidden) or 'none'}"
     # A claim without a kind, of an old run, is about an image of ours.
     if expect.get("image_kind", ImageKind.OURS) == ImageKind.OURS:
+        faults += wasted
         faults += [f"{path} is in a layer and in no container" for path in hidden]
-    good = f"{evidence['files']} entries of layers; hidden: {listed(hidden) or 'none'}"
+    elif wasted:
+        good += f"; {'; '.join(wasted)}"
     return conclude(faults, good)
+
+
+def judge_bytes(_subject: str, _expect: object, evidence: LayersEvidence) -> Finding:
+    """Fail where build steps make bytes of lower layers travel for nothing.
+
+    The verdict is UNPROVEN if the layers could not be read.
+    """
+    if "unread" in evidence:
+        return unproven(evidence["unread"])
+    faults = [describe_wasted(files) for files in evidence.get("wasted", ())]
+    return conclude(faults, "no build step removes or copies what a lower layer brings")
+
+
+def describe_wasted(files: WastedFiles) -> str:
+    """Return a sentence that names a build step, its layer and the bytes that it wastes."""
+    step = f"step `{files['step']}`" if files["step"] else "a step"
+    megabytes = files["bytes"] / 1e6
+    what = f"{files['files']} files ({megabytes:.1f} MB) of lower layers, {files['largest']} first"
+    if files["how"] == "copied":
+        remedy = "set owner and mode in the step that brings them (COPY --chown, one RUN)"
+        does = f"copies {what}, with the same content"
+    else:
+        remedy = "remove them in the step that brings them"
+        does = f"removes {what}"
+    return f"{step} (layer {files['layer']}) {does}: {remedy}"
 
 
 def judge_history(_subject: str, _expect: object, evidence: ImageEvidence) -> Finding:
@@ -289,4 +336,5 @@ CLAIMS = {
     "image/settings": judge_settings,
     "image/history": judge_history,
     "image/layers": judge_layers,
+    "image/bytes": judge_bytes,
 }
