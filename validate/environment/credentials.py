@@ -8,7 +8,13 @@ from validate.environment.patterns import first_of
 
 _BY_VARIABLE = "a secret"
 """The kind of what is assigned to a variable whose name says that it is secret."""
-_CODE = tuple(".h .hpp .hxx .c .cc .cpp .cu .cuh .py .pyi .js .ts .pl .pm .rs .go".split())
+_CODE = tuple(
+    (
+        ".h .hh .hpp .hxx .h++ .c .cc .cpp .cxx .c++ .cu .cuh .tcc .tpp .txx .ipp .inl "
+        ".py .pyi .pyx .pxd .js .mjs .cjs .jsx .ts .tsx .pl .pm .rs .go .java .kt .scala .swift "
+        ".rb .lua .php .jl .f90"
+    ).split()
+)
 """Suffixes of programs. There a variable named `token` holds anything, so _BY_VARIABLE is not
 looked for."""
 
