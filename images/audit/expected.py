@@ -218,7 +218,8 @@ def _library_claims(environment: SurveyedEnvironment, image: Image | None) -> li
         "every symbol that a library needs is exported",
         {
             "host": host_libraries,
-            "exceptions": [],
+            # A bridge to torch is opened only where torch is.
+            "exceptions": [] if environment["torch"] else list(_RULES["bridges_to_torch"]),
             # For _judge_symbols.
             "torch": str(environment["torch"].get("version", "")),
         },

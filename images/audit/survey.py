@@ -153,16 +153,21 @@ def image_evidence(info: ImageInfo, survey: Survey) -> dict[str, Evidence]:
 def find_unmet_requirements(evidence: Evidence) -> Faults:
     """Yield each requirement that no installed distribution meets, as `pip check` reports them.
 
-    `evidence`: `python` is the release (`3.11`), `distributions` are those installed, each with its
-    name, version and requirements, in the order of sys.path.
+    `evidence`: `python` is the release (`3.11`), `processor` that of the libraries, `distributions`
+    are those installed, each with its name, version and requirements, in the order of sys.path.
     """
+    for distribution, complaint in _unmet_requirements(evidence):
+        yield f"{distribution['name']} {distribution['version']} requires {complaint}"
+
+
+def _unmet_requirements(evidence: Evidence) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield each distribution with what it requires and does not get: `six, which is ...`."""
     installed_versions: dict[str, str] = {}
     for distribution in evidence["distributions"]:
         # Of two distributions of a name, Python imports the first on its path.
         installed_versions.setdefault(canonical(distribution["name"]), distribution["version"])
 
     for distribution in evidence["distributions"]:
-        needed_by = f"{distribution['name']} {distribution['version']}"
         for line in distribution["requires"]:
             try:
                 requirement = Requirement(line)
@@ -173,7 +178,30 @@ def find_unmet_requirements(evidence: Evidence) -> Faults:
                 # pip, too, ignores a requirement, a version or a marker that it can't read.
                 continue
             if complaint:
-                yield f"{needed_by} requires {complaint}"
+                yield distribution, complaint
+
+
+def fix_of_requirements(evidence: Evidence) -> str:
+    """Return what to do about requirements that are not met: uv finds releases that fit together.
+
+    It is asked for the distributions that require something, as new as they are or newer: so none
+    of them is downgraded.
+    """
+    requirements = []
+    for distribution, _complaint in _unmet_requirements(evidence):
+        # A local version (+cu126) can't stand in such a requirement.
+        version = str(distribution["version"]).partition("+")[0]
+        requirements.append(f"{distribution['name']}>={version}")
+    return _command_for_uv(requirements)
+
+
+def _command_for_uv(requirements: Sequence[str]) -> str:
+    """Return the command with which uv installs releases that meet requirements, in words."""
+    quoted = " ".join(f"'{requirement}'" for requirement in dict.fromkeys(requirements))
+    return (
+        f"`uv pip install {quoted}` in this environment, then `uv pip check`. uv refuses releases "
+        "that can't be together"
+    )
 
 
 def _applies(requirement: Requirement, python: str, processor: str) -> bool:
@@ -349,8 +377,10 @@ class Rule:
     """The subject of its claim, and the key of its evidence."""
     statement: str
     find_faults: Callable[[Evidence], Faults]
-    fix: str
+    fix: str = ""
     """What to do about a fault."""
+    find_fix: Callable[[Evidence], str] | None = None
+    """Where that depends on the evidence: returns it."""
     required: bool = True
     """False: a fault misleads or wastes something, and breaks nothing by itself."""
 
@@ -403,7 +433,7 @@ OF_ENVIRONMENT = (
         subject="requirements",
         statement="every requirement of what is installed is met",
         find_faults=find_unmet_requirements,
-        fix="install versions that fit together (`pip check` lists the same)",
+        find_fix=fix_of_requirements,
         required=False,
     ),
     Rule(
@@ -450,7 +480,8 @@ def judge(subject: str, _expect: Mapping[str, Any], evidence: Evidence) -> Findi
     """Judge a rule by its subject: FAIL with all faults and what to do about them."""
     rule = _BY_SUBJECT[subject]
     finding = conclude(rule.find_faults(evidence), rule.statement)
-    return _with_fix_if_failed(finding, rule.fix)
+    fix = rule.find_fix(evidence) if rule.find_fix else rule.fix
+    return _with_fix_if_failed(finding, fix)
 
 
 def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
@@ -461,12 +492,14 @@ def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence
     """
     versions = evidence["versions"]
     faults = []
+    requirements: list[str] = []
     for fields in expect["conflicts"]:
         conflict = Conflict.model_validate(fields)
         if conflict.applies_to(versions):
             faults.append(conflict.sentence(versions))
+            requirements += conflict.requirements_without(versions)
     finding = conclude(faults, "no releases here are known to fail together")
-    return _with_fix_if_failed(finding, "install other releases of them")
+    return _with_fix_if_failed(finding, _command_for_uv(requirements))
 
 
 def _with_fix_if_failed(finding: Finding, fix: str) -> Finding:

@@ -314,6 +314,19 @@ class Conflict(Row):
         releases = [f"{name} {versions[name]}" for name in self.packages]
         return f"{' and '.join(releases)} fail together: {self.why}"
 
+    def requirements_without(self, versions: Mapping[str, str]) -> list[str]:
+        """Return requirements of the packages that no longer conflict and downgrade none of them.
+
+        The package whose releases are too old (`<0.18`) gets the first that is not, `peft>=0.18`.
+        The others stay, or become newer. `versions`: those installed, by canonical name.
+        """
+        requirements = []
+        for name, releases in self.packages.items():
+            is_too_old = releases.startswith("<") and "," not in releases
+            least = releases.removeprefix("<") if is_too_old else versions[name]
+            requirements.append(f"{name}>={least}")
+        return requirements
+
 
 class Undeclared(Row):
     """A package that imports another one at run time, and does not require it."""

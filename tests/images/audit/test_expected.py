@@ -10,6 +10,7 @@ import pytest
 
 from images.audit import expected, survey
 from images.audit.expected import AUDIT_JUDGES
+from images.config.facts import Conflict
 from images.config.names import Arch
 from images.config.platforms import Platform
 from images.planning import expectations
@@ -233,7 +234,14 @@ def judge_library(library: dict[str, Any], *required: str) -> Finding:
         "requires": {"owner": list(required)},
     }
     row = {"assumed": {}, "needs_cuda": [], "offered": {}, "owners": ["owner"], **library}
-    evidence = {"files": 1, "unreadable": [], "linked": [row]}
+    evidence = {
+        "files": 1,
+        "unreadable": [],
+        "linked": [row],
+        "torch_misses": [],
+        "torch_holds": {},
+        "provided": [],
+    }
     judge: Any = AUDIT_JUDGES["libraries/linked"]
     finding: Finding = judge("linked", expect, evidence)
     return finding
@@ -322,6 +330,18 @@ def test_a_library_for_another_torch_may_lack_symbols(
     assert finding.status is (Status.FAIL if is_fault else Status.PASS)
 
 
+@pytest.mark.parametrize(("torch", "count"), [(("", ""), 1), (("2.7.1+cu126", "12.6"), 0)])
+def test_a_bridge_to_torch_may_lack_its_symbols_where_there_is_no_torch(
+    torch: tuple[str, str], count: int
+) -> None:
+    """cuda-core has cuda/core/cu12/_tensor_bridge, which it opens when it is given a tensor."""
+    claims, _ = expected.environment_claims(environment(torch=torch), [], FACTS)
+
+    (claim,) = (claim for claim in claims if claim.key == "symbols/resolved")
+
+    assert len(claim.expect["exceptions"]) == count
+
+
 @pytest.mark.parametrize(
     ("processor", "unproven"),
     [
@@ -357,3 +377,17 @@ def test_releases_that_are_known_to_fail_together_are_a_fault(peft: str, is_faul
 
     assert finding.status is (Status.FAIL if is_fault else Status.PASS)
     assert ("peft 0.17.1 and transformers 5.0.0 fail together: " in finding.reason) is is_fault
+    fix = "Fix: `uv pip install 'peft>=0.18' 'transformers>=5.0.0'`"
+    assert (fix in finding.reason) is is_fault
+
+
+@pytest.mark.parametrize("conflict", FACTS.conflicts, ids=str)
+def test_each_conflict_ends_with_a_newer_release_of_one_package(conflict: Conflict) -> None:
+    versions = dict.fromkeys(conflict.packages, "1000")
+
+    requirements = conflict.requirements_without(versions)
+
+    newer = [line for line in requirements if not line.endswith(">=1000")]
+    assert len(newer) == 1
+    name, _, version = newer[0].partition(">=")
+    assert not conflict.applies_to({**versions, name: version})

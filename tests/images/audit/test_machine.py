@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from images.audit import expected, machine
+from images.audit import expected, machine, survey
 from images.audit.device_code import LibraryCode
 from images.planning import chooser
 from tests.support.audit_samples import code, distribution, environment
@@ -19,7 +19,7 @@ def judge_on(
     surveyed: dict[str, Any], libraries: list[LibraryCode], gpu: str, driver: str = ""
 ) -> Finding:
     """Judge whether an environment with these libraries runs on a GPU with a driver."""
-    platform = machine.platform_of(surveyed)
+    platform = survey.platform_of(surveyed)
     facts = FACTS.on(platform) if platform else FACTS
     target = chooser.machine_from_options(gpu, "", driver)
     archs = [f"{arch.major}{arch.minor}" for arch in target.archs]

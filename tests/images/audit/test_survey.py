@@ -127,6 +127,19 @@ def test_an_unmet_requirement_is_a_fault_as_for_pip_check(requirement: str, comp
     assert faults == ([f"a 1.0 {complaint}"] if complaint else [])
 
 
+def test_the_fix_of_a_requirement_downgrades_no_distribution_that_has_it() -> None:
+    """hydra-core 0.11.3 and vllm 0.8.5 were proposed where newer ones were installed."""
+    surveyed = environment(
+        distribution("hydra-core", "1.3.2", "omegaconf<2.4,>=2.2", "packaging"),
+        distribution("torch", "2.7.1+cu126", "sympy>=1.13.3"),
+        distribution("omegaconf", "2.0.6"),
+    )
+
+    reason = faults_of_environment(surveyed)["requirements"]
+
+    assert "Fix: `uv pip install 'hydra-core>=1.3.2' 'torch>=2.7.1'` in this" in reason
+
+
 @pytest.mark.parametrize(
     ("processor", "is_fault"), [("x86_64", True), ("aarch64", False), ("", True)]
 )
