@@ -35,6 +35,7 @@ def lines(
     verdict: Verdict,
     *,
     reference: str = "",
+    other_base: str = "",
     everything: bool = False,
     not_run: str = "",
     left_out: Sequence[str] = (),
@@ -46,11 +47,12 @@ def lines(
     of the claims that do not hold.
 
     reference: the image that was measured, if it was judged by the claims of another image.
+    other_base: the base that it stands on in place of the matrix's; empty: the matrix's own.
     everything: list also the claims that hold, instead of a count.
     not_run: why some tiers were not run, and what to do about it.
     left_out: lines about claims that were not judged.
     """
-    report = [_title(verdict, reference)]
+    report = [_title(verdict, reference, other_base)]
     for fault in verdict.faults:
         report.append(f"HOST  {fault}")
         for hint in hints.find([fault]):
@@ -77,13 +79,16 @@ def lines(
     return report
 
 
-def _title(verdict: Verdict, reference: str) -> str:
+def _title(verdict: Verdict, reference: str, other_base: str) -> str:
     """Return the first line: the image, the start of its digest if it has one, the verdict.
+
+    An image that was built with --base is followed by that: `cu126-torch25 on org/base:7`.
 
     A derived image, which a user built on one of ours, is described: `my-training, an image on
     cu126-torch25 with 14 packages more`.
 
     reference: the name of the image that was measured; empty: it is the verdict's.
+    other_base: the base that it stands on in place of the matrix's; empty: the matrix's own.
     """
     image = verdict.image
     if image.startswith(STANDS_ON):
@@ -92,6 +97,8 @@ def _title(verdict: Verdict, reference: str) -> str:
             image = f"{reference}, {image}"
     elif reference not in ("", image):
         image = f"{reference}, by the claims of {image}"
+    if other_base:
+        image += f" on {other_base}"
 
     # Empty inside a container, which does not know the digest of its image.
     digest = verdict.digest[:_DIGEST_CHARACTERS]

@@ -46,6 +46,8 @@ class Built:
     verdict: Verdict
     withheld: str
     """Why it stays `NAME-candidate`; empty if it got its name."""
+    other_base: str
+    """The base that it stands on in place of the matrix's (--base); empty: the matrix's own."""
 
 
 def build_all(
@@ -209,6 +211,7 @@ def build_image(
         result=result,
         verdict=verdict,
         withheld=withheld,
+        other_base=base_images.other_base(image, info.labels),
     )
 
 

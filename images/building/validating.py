@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from images.config.matrix import Sources
+from images.context import base_images, origin
 from images.context import labels as image_labels
-from images.context import origin
 from images.engine import Engine, ImageInfo, configuration, host_gpus
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError, wrong
@@ -51,6 +51,8 @@ class Validated(NamedTuple):
     verdict: Verdict
     changes: Changes | None
     """What a derived image changed. None: it is no derived image, or was not compared."""
+    other_base: str
+    """The base that it stands on in place of the matrix's (--base); empty: the matrix's own."""
 
 
 def validate_image(
@@ -109,7 +111,8 @@ def validate_image(
     # Build steps above those of our Dockerfile make it a derived image.
     steps_above = configuration.steps_above(steps)
     changes = derived_image.find_changes(evidence, steps_above) if steps_above else None
-    return Validated(tiers, evidence, verdict, changes)
+    other_base = base_images.other_base(image, info.labels)
+    return Validated(tiers, evidence, verdict, changes, other_base)
 
 
 def find_gpus(

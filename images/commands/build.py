@@ -106,7 +106,9 @@ def build(
             continue
         page = f"{folder / result.name}/report.md"
         # `withheld` says why the image does not get its name; empty: it has it.
-        common.show(report.lines(result.verdict, everything=everything))
+        common.show(
+            report.lines(result.verdict, other_base=result.other_base, everything=everything)
+        )
         if result.withheld:
             cause = f"{result.withheld}: it gets no name and stays {result.tag}-candidate"
             then = (
@@ -116,12 +118,17 @@ def build(
             problems.append(Problem(where=result.name, cause=cause, then=then))
         else:
             recorded = _recorded_gpu_runs(result, sources)
-            common.show(
-                [
-                    f"{result.tag} is validated as far as this machine can: {page}",
-                    f"{result.tag}: {recorded}",
-                ]
-            )
+            last_lines = [
+                f"{result.tag} is validated as far as this machine can: {page}",
+                f"{result.tag}: {recorded}",
+            ]
+            # The image has the matrix's name for it, which says nothing of this base.
+            if result.other_base:
+                last_lines.append(
+                    f"{result.tag} stands on {result.other_base} (--base), and not on the base "
+                    "that the matrix names"
+                )
+            common.show(last_lines)
     if problems:
         raise UserError(problems, code=1)
 

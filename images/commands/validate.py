@@ -90,7 +90,7 @@ def validate(
     _require_one_input(name, evidence)
     if evidence:
         verdict = _judge_again(evidence, tier or ())
-        _show(verdict, "", everything, as_json=as_json)
+        _show(verdict, everything=everything, as_json=as_json)
         raise typer.Exit(1 if verdict.claims_with(Status.FAIL) else 0)
     if tag and claim:
         cause = "an image gets its name by all of its claims, and --claim leaves most of them out"
@@ -142,7 +142,13 @@ def validate(
     if changes:
         text = "\n  ".join(changes.lines())
         typer.echo(f"{reference} stands on {named_image.name}: {text}", err=as_json)
-    _show(measured.verdict, reference, everything, as_json=as_json)
+    _show(
+        measured.verdict,
+        reference=reference,
+        other_base=measured.other_base,
+        everything=everything,
+        as_json=as_json,
+    )
     if withheld:
         cause = f"{withheld}: it does not get the name {named_image.local_name}"
         then = (
@@ -209,9 +215,21 @@ def _judges_of(recorded: Evidence) -> Judges | None:
     return None
 
 
-def _show(verdict: Verdict, reference: str, everything: bool, *, as_json: bool) -> None:
-    """Print a verdict as a report or as JSON. `everything`: the report also lists passed claims."""
+def _show(
+    verdict: Verdict,
+    *,
+    reference: str = "",
+    other_base: str = "",
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """Print a verdict as a report or as JSON. `everything`: the report also lists passed claims.
+
+    `reference` is the image that was measured, and `other_base` the base that it stands on in place
+    of the matrix's.
+    """
     if as_json:
         typer.echo(json.dumps(report.json_data(verdict), indent=1))
-    else:
-        common.show(report.lines(verdict, reference=reference, everything=everything))
+        return
+    lines = report.lines(verdict, reference=reference, other_base=other_base, everything=everything)
+    common.show(lines)

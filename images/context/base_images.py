@@ -12,11 +12,13 @@ import yaml
 from images.config.paths import TEMPLATES
 from images.context.hosting import HostSettings
 from images.context.labels import BaseContext
-from images.engine import ContainerSpec, Engine, ImageInfo
+from images.engine import ContainerSpec, Engine, EngineError, ImageInfo
 from images.errors import failed, wrong
+from images.host.hashing import sha256
 from images.locking import debian
 from images.locking.debian import DebianLock
 from images.planning import custom_base, user_overlay
+from images.planning.custom_base import BaseFacts
 from images.planning.image import Base, Image
 from validate.installation import by_installation
 
@@ -90,16 +92,39 @@ def _acquire_custom(
 ) -> BaseContext:
     """Return a custom base (named by the user), which is pulled if the engine lacks it.
 
-    Raises UserError if it is for another platform than `base`, or images can't be built on it.
+    It is also pulled if the engine has the image of another platform under this name. Raises
+    UserError if it can't be had for the platform of `base`, or images can't be built on it.
     """
     info = engine.find(reference)
     if info is None:
         on_progress(f"pulling {reference}")
         info = engine.pull(reference, platform=base.platform)
     elif info.architecture != base.platform.architecture:
+        on_progress(
+            f"pulling {reference} for {base.platform}: the engine has it for {info.architecture}"
+        )
+        try:
+            info = engine.pull(reference, platform=base.platform)
+        except EngineError as error:
+            cause = (
+                f"the engine has it for {info.architecture}, the image is for {base.platform}, and "
+                f"pulling it for that failed: {error.problems[0].cause}"
+            )
+            raise wrong(reference, cause, _other_platform(base)) from None
+
+    # A registry that has the image of one platform gives that one, whatever was asked for.
+    if info.architecture != base.platform.architecture:
         cause = f"is for {info.architecture}, the image is for {base.platform}"
-        raise wrong(reference, cause, f"name a base for {base.platform} with --base REF")
+        raise wrong(reference, cause, _other_platform(base))
     return _read_custom(engine, base, info, reference, on_progress)
+
+
+def _other_platform(base: Base) -> str:
+    """Return what to do about a custom base that is not to be had for the image's platform."""
+    return (
+        f"push a base for {base.platform} under this name, or name another one in matrix.yaml or "
+        "with --base REF"
+    )
 
 
 def _acquire_by_digest(
@@ -131,6 +156,24 @@ def by_digest(base: Base, digest: str) -> str:
     # A colon before the last slash is that of a port: `localhost:5000/base`.
     folder, slash, name = without_digest.rpartition("/")
     return f"{folder}{slash}{name.partition(':')[0]}@{digest}"
+
+
+def other_base(image: Image, labels: Mapping[str, str]) -> str:
+    """Return the base that an image stands on in place of the matrix's; empty: the matrix's own.
+
+    An image that was built with --base has the name that the matrix gives, so its base must be said
+    beside the name. `labels` are those of the built image.
+    """
+    base = BaseContext.from_labels(labels)
+    if base.origin != "custom":
+        return ""
+    # A custom base of the matrix may have been taken by its digest.
+    references = [image.base.reference]
+    digest = base.reference.partition("@")[2]
+    if digest:
+        references.append(by_digest(image.base, digest))
+    is_of_matrix = image.base.custom and base.reference in references
+    return "" if is_of_matrix else base.reference
 
 
 def _acquire_by_tag(
@@ -167,13 +210,9 @@ def _make_of_packages(
     """
     from images.context import bootstrap  # only few builds need it
 
-    name = f"{BOOTSTRAPPED}:{base.suite}"
-    if base.platform.suffix:
-        name += f"-{base.platform.suffix}"
+    name = name_of_made(base, bootstrap.labels(lock))
     info = engine.find(name)
-    # Its labels say of which packages it was made, and how.
-    is_current = info is not None and bootstrap.labels(lock).items() <= info.labels.items()
-    if info is None or not is_current:
+    if info is None:
         lock_path = f"locks/{debian.lock_path(base)}"
         on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in {lock_path}")
         bootstrap.require_mmdebstrap(on_progress)
@@ -186,6 +225,20 @@ def _make_of_packages(
         digest=info.digest,
         packages=lock.serialize_only(lock.layer),
     )
+
+
+def name_of_made(base: Base, labels: Mapping[str, str]) -> str:
+    """Return the name of a base that is made here: `truetag-base:bookworm-53c4a35f26e4`.
+
+    Two workspaces may build on one engine, with other locks. With one name for both bases, each
+    would take it from the other while that one builds. So the name has a digest of `labels`, which
+    say of which packages the base is made, and how.
+    """
+    made_of = "".join(f"{key}={labels[key]}\n" for key in sorted(labels))
+    name = f"{BOOTSTRAPPED}:{base.suite}-{sha256(made_of.encode())[:12]}"
+    if base.platform.suffix:
+        name += f"-{base.platform.suffix}"
+    return name
 
 
 def _find_or_pull(
@@ -234,7 +287,7 @@ def _read_custom(
 
     obstacles = list(custom_base.find_obstacles(base, facts))
     # Root installs what a user then runs: a Python below /root, say, only root can start.
-    if facts.python and not _can_start(engine, reference, facts.python, user):
+    if facts.python and not _can_start(engine, reference, facts, user):
         obstacles.append(f"users other than root can't start its {facts.python}")
     if obstacles:
         then = "change it, or take another one; docs/engines.md lists what a base must have"
@@ -259,9 +312,13 @@ def _run_in_base(engine: Engine, reference: str, words: Sequence[str], *, user: 
     return finished.stdout
 
 
-def _can_start(engine: Engine, reference: str, python: str, user: str) -> bool:
-    """Return whether a user can start an interpreter of a base, and read its standard library."""
-    words = [python, "-I", "-c", "import ctypes, encodings, ssl, venv"]
+def _can_start(engine: Engine, reference: str, facts: BaseFacts, user: str) -> bool:
+    """Return whether a user can start an interpreter of a base, and read its standard library.
+
+    `facts` are those of the base: its interpreter, and the modules that root can import there.
+    Those that it lacks say nothing about users, and `find_obstacles` is about them.
+    """
+    words = [facts.python, "-I", "-c", f"import {', '.join(['encodings', *facts.modules])}"]
     spec = ContainerSpec(reference, words, name=f"{reference} (starting Python)", user=user)
     with engine.container(spec) as container:
         return container.run(timeout=600).code == 0

@@ -11,8 +11,21 @@ from images.config.names import Minor
 from images.planning import user_overlay
 from images.planning.image import Base
 
-_FROM_APT = ("gcc", "g++", "Python.h", "venv")
-"""What a build installs with apt-get if a base lacks it (templates/scripts/compilers.sh)."""
+MODULES = ("bz2", "ctypes", "lzma", "ssl")
+"""Modules of the standard library that training needs and that a Python may lack.
+
+Debian's python3-minimal has none of them. A Python that pyenv compiled without the headers of a
+library lacks the module of it (pyenv's wiki, "Common build problems"). pip needs ssl, torch needs
+ctypes, and datasets imports the other two.
+"""
+_COMPILERS = ("gcc", "g++")
+"""Compilers that a build installs with apt-get if a base lacks them."""
+_PARTS_OF_PYTHON = ("Python.h", "venv", *(f"module {name}" for name in MODULES))
+"""Parts that a build installs with apt-get if Debian's or Ubuntu's own Python lacks them.
+
+templates/scripts/compilers.sh does both."""
+_FOLDER_OF_SYSTEM = "/usr/bin/"
+"""Where the Python of Debian and Ubuntu lies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +43,11 @@ class BaseFacts:
     """`3.11.7`."""
     missing: tuple[str, ...]
     """What a build needs and was not found, in the words of templates/base/read_base.sh."""
+
+    @property
+    def modules(self) -> list[str]:
+        """Return the modules that its Python has, of those that training needs."""
+        return [name for name in MODULES if f"module {name}" not in self.missing]
 
     def __str__(self) -> str:
         """Return the facts in a line, for the progress of a build."""
@@ -83,20 +101,27 @@ def find_obstacles(base: Base, facts: BaseFacts) -> Iterator[str]:
     if not facts.python:
         lacking.append(f"Python {base.python}")
     if facts.has_apt:
-        # The build installs Python and what is in `_FROM_APT` with apt-get: these are no lack.
-        lacking = [name for name in facts.missing if name not in _FROM_APT]
-    if lacking:
-        yield f"it lacks {', '.join(lacking)}"
-        if not facts.has_apt:
-            yield "it has no apt-get, with which a build installs compilers and Python"
+        # The build installs these with apt-get, so they are no lack.
+        installed_later = {*_COMPILERS, f"Python {base.python}"}
+        if facts.python.startswith(_FOLDER_OF_SYSTEM):
+            installed_later.update(_PARTS_OF_PYTHON)
+        lacking = [name for name in lacking if name not in installed_later]
+    if not lacking:
+        return
+    yield f"it lacks {', '.join(lacking)}"
+    if not facts.has_apt:
+        yield "it has no apt-get, with which a build installs compilers and Python"
+    elif any(name in _PARTS_OF_PYTHON for name in lacking):
+        yield f"apt-get has these parts for the system's own Python, and not for {facts.python}"
 
 
 def describe_needs(base: Base) -> str:
     """Return a sentence on what a custom base must have, for somebody who has not built on it."""
     return (
         f"{base.reference} is your own base, which is read when an image is built on it. It must "
-        f"have glibc {base.glibc} or newer; Python {base.python} with its headers (Python.h) and "
-        "venv, which every user can start, gcc and g++, or else apt-get, which installs them; "
+        f"have glibc {base.glibc} or newer; Python {base.python} with its headers (Python.h), venv and "
+        "whole standard library, which every user can start, gcc and g++, or else apt-get, which "
+        "installs them; "
         "bash, GNU's coreutils, findutils, grep and sed; useradd, or a user with the number "
         f"{user_overlay.USER}; and the folder /etc/profile.d"
     )

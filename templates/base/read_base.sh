@@ -21,4 +21,10 @@ if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
     print("missing=Python.h")
 if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
     print("missing=venv")
+# python3-minimal lacks these, and a Python that was compiled without the headers of a library lacks the module of it.
+for name in ("bz2", "ctypes", "lzma", "ssl"):
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        print("missing=module " + name)
 '

@@ -1,7 +1,8 @@
 """Bases of one's own: what they have is read, and what they lack is added."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -13,10 +14,17 @@ from images.context.labels import BaseContext
 from images.engine import ContainerSpec, Engine
 from images.errors import UserError
 from images.locking import lock_file
+from images.locking.lock_file import Lock
 from images.planning import user_overlay
 from images.planning.image import Base, Image
+from images.validation.claims import image_claims
+from images.validation.claims.context import ClaimContext
 from tests.support import sources
+from tests.support.broken_images import judged
 from tests.support.engine_contents import built
+from tests.support.sources import SOURCES
+from validate.judge import ClaimVerdict
+from validate.judging import Status
 
 pytestmark = pytest.mark.engine
 TAG = "truetag-test-on-given-base"
@@ -28,11 +36,43 @@ RUN mkdir /usr/local/cuda-12.6 && touch /usr/local/cuda-12.6/mine
 USER 65534
 """
 """Of a base as people have them: with a user, a bare Python, a toolkit, and no compiler."""
+MINIMAL = f"""
+{INSTALL} python3-minimal
+"""
+"""Of a Debian base with a Python that lacks most of its standard library."""
+WITHOUT_PACKAGE_MANAGER = f"""
+{INSTALL} python3-dev python3-venv gcc g++
+RUN rm -rf /usr/bin/apt* /usr/lib/apt /etc/apt /var/lib/apt && rm -rf /usr/bin/dpkg* /var/lib/dpkg
+"""
+"""Of a Debian base with all that a build needs, and without apt, dpkg and its list of packages."""
+OF_AN_ORGANISATION = """
+RUN mkdir -p /etc/org /opt/agent && echo 'server = inventory.example' >/etc/org/agent.conf
+RUN printf '#!/bin/sh\\nexec "$@"\\n' >/opt/agent/start && chmod 755 /opt/agent/start
+RUN printf '[global]\\nindex-url = https://pypi.example/simple\\n' >/etc/pip.conf
+RUN cp /usr/bin/env /opt/agent/helper && chmod 4755 /opt/agent/helper
+RUN mkdir -p /root/.cache/pip && echo x >/root/.cache/pip/wheel
+ENTRYPOINT ["/opt/agent/start"]
+"""
+"""Instructions that add what organisations put into their bases: an agent with a program of root's
+rights, an index, a cache and an entrypoint."""
+FAULTY = """
+RUN cp -L /usr/lib/x86_64-linux-gnu/libz.so.1 /usr/local/lib/libz.so.1
+RUN mkdir /workspace && echo 'raise SystemExit' >/workspace/random.py
+RUN chmod 600 /usr/lib/python3.11/xdrlib.py
+"""
+"""Instructions that plant what breaks an image: a library and a module in front of others, and a
+file of Python that only root can read."""
 FOR_ROOT_ONLY = f"""
 {INSTALL} python3-dev python3-venv gcc g++
 RUN mkdir -m 700 /root/own && cp /usr/bin/python3.11 /root/own/python3.11
 ENV PATH=/root/own:$PATH
 """
+
+
+OF_THE_BASE = {"base/modes": "/opt/agent/helper", "base/leftovers": "/root/.cache/pip"}
+"""Claims that fail on the base of an organisation and are not required -> what the reason names."""
+OF_THE_IMAGE = ("environment/variables", "image/settings", "lookup/paths", "modes/users")
+"""Claims that hold on it and are required."""
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +83,13 @@ def host() -> HostSettings:
 @pytest.fixture(scope="module")
 def bare(engine: Engine, base: BaseContext, host: HostSettings) -> Iterator[str]:
     with _built(engine, f"FROM {base.reference}{BARE}", "bare", host) as tag:
+        yield tag
+
+
+@pytest.fixture(scope="module")
+def without_package_manager(engine: Engine, base: BaseContext, host: HostSettings) -> Iterator[str]:
+    dockerfile = f"FROM {base.reference}{WITHOUT_PACKAGE_MANAGER}"
+    with _built(engine, dockerfile, "no-package-manager", host) as tag:
         yield tag
 
 
@@ -59,15 +106,21 @@ def _acquire(engine: Engine, base: Base, reference: str, host: HostSettings) -> 
     )
 
 
+def _small_lock(image: Image) -> Lock:
+    """Return the lock of an image, without the packages of all layers but one small one."""
+    lock = lock_file.read(image, CHECKOUT.locks)
+    files = dict.fromkeys(lock.files, b"")
+    for name in ("light.txt", "tools.txt"):
+        files[name] = lock.files[name]
+    return replace(lock, files=files)
+
+
 @contextmanager
 def _partly_built(
     engine: Engine, image: Image, custom: BaseContext, host: HostSettings
 ) -> Iterator[str]:
     """Yield the tag of an image on a base, with the packages of one small layer and the toolkit."""
-    lock = lock_file.read(image, CHECKOUT.locks)
-    files = dict.fromkeys(lock.files, b"")
-    for name in ("light.txt", "tools.txt"):
-        files[name] = lock.files[name]
+    files = _small_lock(image).files
     context = render.render(image, files, custom, host=host.files())
     engine.build(context, TAG, network=host.network(local=engine.facts.local))
     try:
@@ -87,6 +140,23 @@ def _output_on(
         output = container.run(timeout=600)
     assert output.code == 0, output.stderr
     return output.stdout
+
+
+def _judge_on(
+    engine: Engine, image: Image, custom: BaseContext, keys: Sequence[str], host: HostSettings
+) -> dict[str, ClaimVerdict]:
+    """Build a part of an image on a base, and return the verdicts of claims about its files.
+
+    `keys` name the claims, and are those of the result.
+    """
+    context = ClaimContext.from_lock(
+        image, _small_lock(image), SOURCES.facts, missing={}, custom_base=True
+    )
+    claims = image_claims(context)
+    chosen = tuple(claim for claim in claims.claims if claim.key in keys)
+    with _partly_built(engine, image, custom, host) as tag:
+        verdict = judged(engine, tag, replace(claims, claims=chosen))
+    return {judged_claim.claim.key: judged_claim for judged_claim in verdict.claims}
 
 
 def test_what_a_custom_base_lacks_is_added_its_toolkit_kept(
@@ -145,3 +215,70 @@ def test_a_base_that_can_not_be_built_on_is_refused_with_every_reason(
         closed = r"users other than root can't start its /root/own/python3\.11"
         with pytest.raises(UserError, match=closed):
             _acquire(engine, image.base, reference, host)
+
+
+def test_on_python3_minimal_of_debian_the_rest_of_python_is_installed(
+    engine: Engine, base: BaseContext, host: HostSettings
+) -> None:
+    image = sources.image("cu126-torch27")
+    with _built(engine, f"FROM {base.reference}{MINIMAL}", "minimal", host) as reference:
+        custom = _acquire(engine, image.base, reference, host)
+
+        output = _output_on(engine, image, custom, "python3 -c 'import bz2, ctypes, ssl'", host)
+
+    assert (custom.python, output) == ("/usr/bin/python3.11", "")
+
+
+def test_a_base_without_a_package_manager_is_built_upon(
+    engine: Engine, without_package_manager: str, host: HostSettings
+) -> None:
+    image = sources.image("cu126-torch27")
+
+    custom = _acquire(engine, image.base, without_package_manager, host)
+
+    output = _output_on(
+        engine,
+        image,
+        custom,
+        "! command -v apt-get dpkg && gcc --version >/dev/null"
+        " && python3 -c 'import liger_kernel, sys; print(sys.prefix)'",
+        host,
+    )
+    assert output == "/opt/venv\n"
+
+
+def test_what_a_base_brings_is_reported_and_not_required(
+    engine: Engine, without_package_manager: str, host: HostSettings
+) -> None:
+    image = sources.image("cu126-torch27")
+    dockerfile = f"FROM {without_package_manager}{OF_AN_ORGANISATION}"
+    with _built(engine, dockerfile, "organisation", host) as reference:
+        custom = _acquire(engine, image.base, reference, host)
+
+        rows = _judge_on(engine, image, custom, [*OF_THE_BASE, *OF_THE_IMAGE], host)
+
+    assert set(rows) == {*OF_THE_BASE, *OF_THE_IMAGE}
+    for key, culprit in OF_THE_BASE.items():
+        assert (rows[key].status, rows[key].claim.required) == (Status.FAIL, False), rows[key]
+        assert culprit in rows[key].reason
+    for key in OF_THE_IMAGE:
+        assert (rows[key].status, rows[key].claim.required) == (Status.PASS, True), rows[key]
+    assert "reported: /etc/pip.conf" in rows["environment/variables"].reason
+    assert "/opt/agent/start" in rows["image/settings"].reason
+
+
+def test_faults_of_a_base_that_break_the_image_fail(
+    engine: Engine, without_package_manager: str, host: HostSettings
+) -> None:
+    image = sources.image("cu126-torch27")
+    dockerfile = f"FROM {without_package_manager}{FAULTY}"
+    with _built(engine, dockerfile, "faulty", host) as reference:
+        custom = _acquire(engine, image.base, reference, host)
+
+        rows = _judge_on(engine, image, custom, ["lookup/paths", "modes/users"], host)
+
+    for row in rows.values():
+        assert (row.status, row.claim.required) == (Status.FAIL, True), row
+    assert "/usr/local/lib/libz.so.1 is found before" in rows["lookup/paths"].reason
+    assert "/workspace/random.py is found before" in rows["lookup/paths"].reason
+    assert "/usr/lib/python3.11/xdrlib.py" in rows["modes/users"].reason

@@ -51,6 +51,14 @@ def test_the_first_line_names_the_image_that_was_judged(reference: str, title: s
     assert report.lines(verdict, reference=reference)[0] == title
 
 
+def test_the_first_line_names_a_base_that_is_not_the_matrix_s() -> None:
+    verdict = Verdict(image="cu126-torch25", digest="sha256:0123456789abcdef", claims=())
+
+    title = report.lines(verdict, other_base="org/base:7")[0]
+
+    assert title == "cu126-torch25 on org/base:7  sha256:0123456789ab  UNPROVEN"
+
+
 # --- the table of the plan ------------------------------------------------------------------------
 
 

@@ -1,13 +1,18 @@
-"""Digests that base images are pinned to."""
+"""Digests that base images are pinned to, and how bases are named."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from images.context.base_images import PINS_FILE, by_digest, pinned
+from images.config.platforms import Platform
+from images.context.base_images import PINS_FILE, by_digest, name_of_made, other_base, pinned
 from images.errors import UserError
+from images.planning.image import Base
+from tests.support import sources
 from tests.support.custom_bases import BASE
+
+IMAGE = sources.image("cu126-torch27")
 
 
 def write_pins(folder: Path, text: str) -> None:
@@ -61,3 +66,46 @@ def test_a_base_is_named_by_its_digest_alone(reference: str, named: str) -> None
     base = replace(BASE, reference=reference)
 
     assert by_digest(base, "sha256:1") == named
+
+
+# --- bases that are made here ---------------------------------------------------------------------
+
+
+def test_bases_of_other_packages_have_other_names() -> None:
+    """Two workspaces on one engine do not take the name from each other."""
+    labels = {"dev.truetag.base": "bookworm 1", "dev.truetag.base-packages": "2"}
+    name = name_of_made(IMAGE.base, labels)
+
+    assert name.startswith("truetag-base:bookworm-")
+    assert name == name_of_made(IMAGE.base, dict(reversed(labels.items())))
+    assert name != name_of_made(IMAGE.base, {**labels, "dev.truetag.base-packages": "3"})
+    assert name != name_of_made(IMAGE.base, {**labels, "dev.truetag.base": "bookworm 2"})
+
+
+def test_a_base_of_another_platform_has_another_name() -> None:
+    arm64 = replace(IMAGE.base, platform=Platform.ARM64)
+
+    assert name_of_made(arm64, {}) == f"{name_of_made(IMAGE.base, {})}-arm64"
+
+
+# --- the base beside the image's name -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("base", "origin", "reference", "other"),
+    [
+        (IMAGE.base, "digest", "debian@sha256:1", ""),
+        (IMAGE.base, "bootstrapped", "truetag-base:bookworm-1", ""),
+        (IMAGE.base, "custom", "org/base:7", "org/base:7"),
+        (BASE, "custom", BASE.reference, ""),
+        (BASE, "custom", "registry.example/mine@sha256:1", ""),
+        (BASE, "custom", "registry.example/mine:2", "registry.example/mine:2"),
+        (BASE, "custom", "org/base@sha256:1", "org/base@sha256:1"),
+    ],
+)
+def test_a_base_that_the_matrix_does_not_name_is_said(
+    base: Base, origin: str, reference: str, other: str
+) -> None:
+    labels = {"dev.truetag.base": reference, "dev.truetag.base-origin": origin}
+
+    assert other_base(replace(IMAGE, base=base), labels) == other

@@ -61,10 +61,11 @@ def test_a_base_that_has_everything_is_accepted() -> None:
     "differences",
     [
         {"python": "", "python_version": ""},
-        {"missing": ("gcc", "g++", "Python.h", "venv")},
+        {"missing": ("gcc", "g++")},
+        {"python": "/usr/bin/python3.11", "missing": ("Python.h", "venv", "module ctypes")},
         {"glibc": BASE.glibc},
     ],
-    ids=["no Python", "no compilers", "the oldest glibc"],
+    ids=["no Python", "no compilers", "python3-minimal", "the oldest glibc"],
 )
 def test_what_apt_can_install_is_no_obstacle(differences: dict[str, object]) -> None:
     assert obstacles(**differences) == ""
@@ -77,6 +78,8 @@ def test_what_apt_can_install_is_no_obstacle(differences: dict[str, object]) -> 
         ({"glibc": Minor(2, 31)}, "it has glibc 2.31, and the wheels are locked for 2.34"),
         ({"python_version": "3.13.1"}, "it has Python 3.13.1, and the image needs 3.11"),
         ({"missing": ("useradd",)}, "it lacks useradd"),
+        ({"missing": ("Python.h",)}, "it lacks Python.h; apt-get has these parts for the system's"),
+        ({"missing": ("module lzma",)}, "it lacks module lzma; apt-get has these parts for the"),
         ({"has_apt": False, "missing": ("gcc", "Python.h")}, "it lacks gcc, Python.h; it has no"),
         ({"has_apt": False, "python": "", "python_version": ""}, "it lacks Python 3.11; it has no"),
     ],
@@ -91,8 +94,12 @@ def test_every_name_that_apt_can_install_is_one_that_the_program_prints() -> Non
     program = (TEMPLATES / "base" / "read_base.sh").read_text()
     looked_for = re.findall(r"missing=(\S+)\"", program)
     (programs,) = re.findall(r"for program in (.*); do", program)
+    (modules,) = re.findall(r"for name in \((.*)\):", program)
+    names_of_modules = re.findall(r"\w+", modules)
 
-    assert set(custom_base._FROM_APT) <= {*looked_for, *programs.split()}
+    assert set(custom_base._COMPILERS) <= set(programs.split())
+    assert set(custom_base.MODULES) == set(names_of_modules)
+    assert {"Python.h", "venv"} <= set(looked_for)
 
 
 # --- in matrix.yaml -------------------------------------------------------------------------------

@@ -263,6 +263,29 @@ def test_a_library_hides_debians_in_later_folders_of_the_loaders_path(
     assert zlib["hidden_owner"] == "Debian's zlib1g"
 
 
+def test_without_dpkg_a_library_hides_those_in_the_loaders_default_folders(
+    loader_folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, system = loader_folders
+    monkeypatch.setattr(lookup, "default_folders", lambda _user: [system])
+    user = UserEnvironment(environ={}, directory="/", python="")
+
+    (zlib,) = lookup.find_hidden_libraries(user, Owners({}, {}))
+
+    assert (zlib["path"], zlib["hides"]) == (f"{own}/libz.so.1", f"{system}/libz.so.1")
+
+
+def test_without_dpkg_one_default_folder_does_not_hide_another(
+    loader_folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red Hat has libraries of 32 bits in /usr/lib, beside those in /usr/lib64."""
+    own, system = loader_folders
+    monkeypatch.setattr(lookup, "default_folders", lambda _user: [own, system])
+    user = UserEnvironment(environ={}, directory="/", python="")
+
+    assert lookup.find_hidden_libraries(user, Owners({}, {})) == []
+
+
 def test_only_a_folder_of_ld_library_path_hides_a_wheels_library(
     loader_folders: tuple[str, str],
 ) -> None:

@@ -274,8 +274,13 @@ def loader_folders(user: UserEnvironment) -> list[str]:
     Those in ld.so.conf count, although ldconfig(8) may not have run since a file was added there.
     """
     named = [folder for folder, _ in configured_folders("/etc/ld.so.conf")]
-    folders = [*library_path(user), *named, *machine_named(user.machine).folders]
+    folders = [*library_path(user), *named, *default_folders(user)]
     return list(dict.fromkeys(os.path.realpath(folder) for folder in folders))
+
+
+def default_folders(user: UserEnvironment) -> list[str]:
+    """Return the folders that the loader searches at last, without links: those of the system."""
+    return [os.path.realpath(folder) for folder in machine_named(user.machine).folders]
 
 
 def library_path(user: UserEnvironment) -> list[str]:
@@ -290,7 +295,11 @@ def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]
     file of its name in any folder before. A wheel's library names the folder of each library that
     it needs. Only LD_LIBRARY_PATH is searched before that folder, so only a file in one of its
     folders hides a wheel's library.
+
+    On a base without dpkg, nothing says which library a package brought. There, a library in one of
+    the loader's default folders is hidden by one in any other folder.
     """
+    system_folders = [] if owners.of_debian else default_folders(user)
     # Name of a library of a wheel -> its path.
     of_wheels: dict[str, str] = {}
     for path in owners.of_wheels:
@@ -310,8 +319,10 @@ def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]
             path = f"{folder}/{name}"
             # A file and a link to it, in another folder, do not hide each other.
             first = first_found.setdefault(name, path)
+            first_folder = first.rpartition("/")[0]
             is_hidden = os.path.realpath(first) != os.path.realpath(path)
-            if is_hidden and owners.is_debians(path):
+            is_systems = folder in system_folders and first_folder not in system_folders
+            if is_hidden and (owners.is_debians(path) or is_systems):
                 hidden.append(describe_pair(first, path, owners))
             # If no wheel has a library of this name, this is `path` itself.
             path_in_wheel = of_wheels.get(name, path)
