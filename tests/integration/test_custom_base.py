@@ -8,6 +8,7 @@ import pytest
 
 from images.config.names import Minor
 from images.config.paths import CHECKOUT
+from images.config.platforms import Platform
 from images.context import base_images, render
 from images.context.hosting import HostSettings, host_settings
 from images.context.labels import BaseContext
@@ -22,6 +23,7 @@ from images.validation.claims.context import ClaimContext
 from tests.support import sources
 from tests.support.broken_images import judged
 from tests.support.engine_contents import built
+from tests.support.small_base import small_base
 from tests.support.sources import SOURCES
 from validate.judge import ClaimVerdict
 from validate.judging import Status
@@ -30,6 +32,8 @@ pytestmark = pytest.mark.engine
 TAG = "truetag-test-on-given-base"
 APT = "RUN --mount=type=bind,source=host,target=/run/host . /run/host/env && apt-get update -qq &&"
 INSTALL = f"{APT} apt-get install -qq --no-install-recommends"
+TOOLKIT = "RUN mkdir /usr/local/cuda-12.6"
+"""An empty toolkit, which a build keeps: so it downloads none."""
 BARE = f"""
 {INSTALL} python3 python3-packaging
 RUN mkdir /usr/local/cuda-12.6 && touch /usr/local/cuda-12.6/mine
@@ -38,11 +42,13 @@ USER 65534
 """Of a base as people have them: with a user, a bare Python, a toolkit, and no compiler."""
 MINIMAL = f"""
 {INSTALL} python3-minimal
+{TOOLKIT}
 """
 """Of a Debian base with a Python that lacks most of its standard library."""
 WITHOUT_PACKAGE_MANAGER = f"""
 {INSTALL} python3-dev python3-venv gcc g++
 RUN rm -rf /usr/bin/apt* /usr/lib/apt /etc/apt /var/lib/apt && rm -rf /usr/bin/dpkg* /var/lib/dpkg
+{TOOLKIT}
 """
 """Of a Debian base with all that a build needs, and without apt, dpkg and its list of packages."""
 OF_AN_ORGANISATION = """
@@ -282,3 +288,47 @@ def test_faults_of_a_base_that_break_the_image_fail(
     assert "/usr/local/lib/libz.so.1 is found before" in rows["lookup/paths"].reason
     assert "/workspace/random.py is found before" in rows["lookup/paths"].reason
     assert "/usr/lib/python3.11/xdrlib.py" in rows["modes/users"].reason
+
+
+@pytest.fixture
+def held_for_arm64(engine: Engine, registry: str) -> Iterator[str]:
+    """Yield the name of an image for arm64 in the engine, which the registry does not have."""
+    name = f"{registry}/org/base:1"
+    context: render.Context = {"Dockerfile": b"FROM scratch\nCOPY Dockerfile /\n"}
+    engine.build(context, name, platform=Platform.ARM64)
+    try:
+        yield name
+    finally:
+        engine.remove(name, force=True)
+
+
+def test_a_base_that_the_engine_has_for_another_platform_is_pulled_for_this_one(
+    engine: Engine, base: BaseContext, held_for_arm64: str, host: HostSettings
+) -> None:
+    """It is pulled and then read, which ends with what this small base lacks."""
+    image = sources.image("cu126-torch27")
+    arm64 = engine.inspect(held_for_arm64)
+    with small_base(engine, base) as small:
+        engine.tag(small.reference, held_for_arm64)
+        assert "error" not in engine.sdk.push(held_for_arm64)
+    engine.tag(arm64.handle, held_for_arm64)
+
+    with pytest.raises(UserError, match="can't be built on: it has no glibc"):
+        _acquire(engine, image.base, held_for_arm64, host)
+
+    assert engine.inspect(held_for_arm64).architecture == "amd64"
+
+
+def test_a_base_that_no_registry_has_for_this_platform_is_refused(
+    engine: Engine, held_for_arm64: str, host: HostSettings
+) -> None:
+    image = sources.image("cu126-torch27")
+    absent = held_for_arm64.replace("base:1", "other:1")
+    engine.tag(held_for_arm64, absent)
+    cause = "the engine has it for arm64, the image is for linux/amd64, and pulling it .* failed"
+
+    try:
+        with pytest.raises(UserError, match=cause):
+            _acquire(engine, image.base, absent, host)
+    finally:
+        engine.untag(absent)

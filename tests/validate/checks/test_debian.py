@@ -262,6 +262,26 @@ def test_only_an_unchanged_file_is_taken_for_debians(root: Path) -> None:
     assert not environment.is_as_debian_brought(str(program), files)
 
 
+def test_where_dpkg_is_removed_debians_sitecustomize_is_known_by_its_content(
+    root: Path,
+) -> None:
+    """Else no image is PASS on a base whose owner removed the package manager."""
+    file = root / "sitecustomize.py"
+    file.write_text(
+        "# install the apport exception handler if available\ntry:\n    import apport_python_hook\n"
+        "except ImportError:\n    pass\nelse:\n    apport_python_hook.install()\n"
+    )
+    without_dpkg = debian.read_package_files(f"{root}/nowhere")
+    assert environment.is_as_debian_brought(str(file), without_dpkg)
+    # With dpkg, its record says whose file it is.
+    assert not environment.is_as_debian_brought(
+        str(file), debian.read_package_files(f"{root}/dpkg")
+    )
+
+    file.write_text("import agent\n")
+    assert not environment.is_as_debian_brought(str(file), without_dpkg)
+
+
 def test_a_file_in_a_folder_that_this_user_cannot_list_is_unproven_and_not_missing(
     root: Path,
 ) -> None:

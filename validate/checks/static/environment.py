@@ -88,6 +88,11 @@ class Assignment(TypedDict):
     value: str
 
 
+_SITECUSTOMIZE_OF_DEBIAN = "d6b276695157bde06a56ba1b2bc53670"
+"""The MD5 sum of /etc/python3.X/sitecustomize.py in Debian and Ubuntu (dpkg's record of python3.11,
+libpython3.11-minimal 3.11.2-6). It calls a hook of Ubuntu's apport if that is installed."""
+
+
 class StartFile(TypedDict):
     """A file whose code runs at every start of Python."""
 
@@ -273,8 +278,14 @@ def does_nothing(file: Path) -> bool:
 
 
 def is_as_debian_brought(path: str, packages: debian.PackageFiles) -> bool:
-    """Return whether a file belongs to a Debian package and has the MD5 sum that dpkg recorded."""
+    """Return whether a file belongs to a Debian package and has the MD5 sum that dpkg recorded.
+
+    A base whose owner removed dpkg has no such record. Of the files that Python runs when it starts,
+    Debian brings one, so that one is known by its content.
+    """
     recorded = packages.md5.get(debian.real_path(path))
+    if not packages.md5 and path.endswith("/sitecustomize.py"):
+        recorded = _SITECUSTOMIZE_OF_DEBIAN
     if recorded is None or not Path(path).is_file():
         return False
     # Not a matter of security: dpkg records nothing stronger, and `files` does not cover these.
