@@ -119,9 +119,8 @@ def describe_needs(base: Base) -> str:
     """Return a sentence on what a custom base must have, for somebody who has not built on it."""
     return (
         f"{base.reference} is your own base, which is read when an image is built on it. It must "
-        f"have glibc {base.glibc} or newer; Python {base.python} with its headers (Python.h), venv and "
-        "whole standard library, which every user can start, gcc and g++, or else apt-get, which "
-        "installs them; "
-        "bash, GNU's coreutils, findutils, grep and sed; useradd, or a user with the number "
-        f"{user_overlay.USER}; and the folder /etc/profile.d"
+        f"have glibc {base.glibc} or newer; Python {base.python} with its headers (Python.h), "
+        "venv and the whole standard library, which every user can start, gcc and g++, or else "
+        "apt-get, which installs them; bash, GNU's coreutils, findutils, grep and sed; useradd, "
+        f"or a user with the number {user_overlay.USER}; and the folder /etc/profile.d"
     )

@@ -221,7 +221,7 @@ def building(engine: Engine, out: Path, *, no_cache: bool = True) -> subprocess.
 
 
 def told(child: subprocess.Popen[str], words: str) -> str:
-    """The first line with these words. Fails, with all that was printed, if the child ends first."""
+    """The first line with these words. Fails with all that was printed if the child ends first."""
     assert child.stdout is not None
     printed = []
     for line in child.stdout:

@@ -280,8 +280,8 @@ def does_nothing(file: Path) -> bool:
 def is_as_debian_brought(path: str, packages: debian.PackageFiles) -> bool:
     """Return whether a file belongs to a Debian package and has the MD5 sum that dpkg recorded.
 
-    A base whose owner removed dpkg has no such record. Of the files that Python runs when it starts,
-    Debian brings one, so that one is known by its content.
+    A base whose owner removed dpkg has no such record. Of the files that Python runs when it
+    starts, Debian brings one, so that one is known by its content.
     """
     recorded = packages.md5.get(debian.real_path(path))
     if not packages.md5 and path.endswith("/sitecustomize.py"):
