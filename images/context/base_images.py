@@ -3,6 +3,7 @@
 Also reads what a custom base has, and the digests that are pinned in locks/bases.yaml.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -234,8 +235,9 @@ def name_of_made(base: Base, labels: Mapping[str, str]) -> str:
     would take it from the other while that one builds. So the name has a digest of `labels`, which
     say of which packages the base is made, and how.
     """
-    made_of = "".join(f"{key}={labels[key]}\n" for key in sorted(labels))
-    name = f"{BOOTSTRAPPED}:{base.suite}-{sha256(made_of.encode())[:12]}"
+    made_of = json.dumps(dict(labels), sort_keys=True)
+    digest = sha256(made_of.encode())
+    name = f"{BOOTSTRAPPED}:{base.suite}-{digest[:12]}"
     if base.platform.suffix:
         name += f"-{base.platform.suffix}"
     return name
@@ -318,8 +320,10 @@ def _can_start(engine: Engine, reference: str, facts: BaseFacts, user: str) -> b
     `facts` are those of the base: its interpreter, and the modules that root can import there.
     Those that it lacks say nothing about users, and `find_obstacles` is about them.
     """
-    words = [facts.python, "-I", "-c", f"import {', '.join(['encodings', *facts.modules])}"]
-    spec = ContainerSpec(reference, words, name=f"{reference} (starting Python)", user=user)
+    modules = ", ".join(["encodings", *facts.modules])
+    words = [facts.python, "-I", "-c", f"import {modules}"]
+    name = f"{reference} (starting Python)"
+    spec = ContainerSpec(reference, words, name=name, user=user)
     with engine.container(spec) as container:
         return container.run(timeout=600).code == 0
 

@@ -274,8 +274,9 @@ def loader_folders(user: UserEnvironment) -> list[str]:
     Those in ld.so.conf count, although ldconfig(8) may not have run since a file was added there.
     """
     named = [folder for folder, _ in configured_folders("/etc/ld.so.conf")]
-    folders = [*library_path(user), *named, *default_folders(user)]
-    return list(dict.fromkeys(os.path.realpath(folder) for folder in folders))
+    without_links = [os.path.realpath(folder) for folder in [*library_path(user), *named]]
+    # Each folder once, where it is searched first.
+    return list(dict.fromkeys([*without_links, *default_folders(user)]))
 
 
 def default_folders(user: UserEnvironment) -> list[str]:
