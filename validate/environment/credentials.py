@@ -37,7 +37,8 @@ _KINDS: Mapping[str, str] = {
     _BY_VARIABLE: r"(?i)\b\w*(?:api_?key|auth_?token|access_?token"
     r"|secret(?:_?access)?(?:_?key)?|passw(?:or)?d"
     r"|(?<!\bpad|\beos|\bbos|\bunk|\bsep|\bcls)(?<!\bmask)_token)"  # words of a tokenizer
-    r"[\"']?\s*[=:]\s*[\"']?(?![\"'$<{\s*]|true|false|none|null|file:)[\w+/.~-]{8,}",
+    r"[\"']?\s*[=:]\s*[\"']?(?![\"'$<{\s*]|true|false|none|null|file:"
+    r"|/[a-z]+/)[\w+/.~-]{8,}",  # a path, as in `-v /etc/passwd:/etc/passwd`
 }
 """Kind -> regular expression: what a credential looks like, as its issuers document it."""
 

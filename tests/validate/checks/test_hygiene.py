@@ -74,6 +74,25 @@ def test_what_a_wheel_outside_of_the_environment_brought_is_no_credential(
     assert len(secrets) == count
 
 
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("lib/python3.11/test/test_netrc.py", 0),
+        ("lib/python3.11/site-packages/mine/test/settings", 1),
+        ("lib/python3.11/netrc.py", 1),
+    ],
+)
+def test_python_s_own_tests_are_not_read(tmp_path: Path, name: str, count: int) -> None:
+    """A Python that pyenv compiled has keys and passwords there, and no package lists them."""
+    file = tmp_path / name
+    file.parent.mkdir(parents=True)
+    file.write_text("machine h login me password planted-7f3a9c\n")
+
+    secrets, _ = hygiene.find_secrets({str(file): file.stat().st_size}, (), ())
+
+    assert len(secrets) == count
+
+
 @pytest.mark.parametrize(("name", "count"), [("header.h", 0), (".netrc", 1)])
 def test_below_folders_of_an_unknown_package_manager_only_names_tell_a_credential(
     tmp_path: Path, name: str, count: int

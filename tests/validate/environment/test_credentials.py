@@ -42,6 +42,7 @@ API_KEY=$SECRET
 token = None
 secret: ${{ secrets.TOKEN }}
 git clone ssh://git@host.invalid:22/x
+docker run -v /etc/passwd:/etc/passwd:ro -v /run/secret:/run/secrets/key
 >0=-----BEGIN RSA HIDDEN KEY-----
 [60:text/x-adasrc]""".replace("HIDDEN", "PRIVATE")
 GITHUB_TOKEN = "ghp_" + "A1" * 18

@@ -8,6 +8,7 @@ checksum of is searched for credentials. They are reported by kind and line, and
 import contextlib
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,9 @@ _SYSTEM_FOLDERS = tuple(
     f"/usr/{name}/" for name in ("bin", "include", "lib", "lib64", "libexec", "sbin", "share")
 )
 """Where packages of any distribution put their files."""
+_TESTS_OF_PYTHON = re.compile(r"/lib/python3\.\d+/test/")
+"""Python's tests of itself have keys and passwords. A Python that pyenv compiled brings them, and
+no package lists them."""
 
 
 class HygieneExpect(TypedDict):
@@ -200,7 +204,7 @@ def find_secrets(
     """Return the credentials among these files, and how many of the files were read for them.
 
     `files` is path -> bytes. `known_files` are not read, nor is their bytecode, nor is what lies
-    below the folders `aside`.
+    below the folders `aside`, nor are the tests of Python itself.
     """
     secrets: list[Secret] = []
     searched_files = 0
@@ -211,7 +215,8 @@ def find_secrets(
             secrets.append({"path": path, "line": 0, "kind": kind})
             continue
         is_known = path in known_files or source_of_bytecode(path) in known_files
-        if not is_known and not path.startswith(aside):
+        is_aside = path.startswith(aside) or _TESTS_OF_PYTHON.search(path)
+        if not is_known and not is_aside:
             searched_files += 1
             secrets_of_file = list(find_credentials(path, size))
             if secrets_of_file and not is_as_wheel_brought(source_of_bytecode(path) or path):
