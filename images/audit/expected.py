@@ -601,9 +601,11 @@ def _judge_libraries(subject: str, expect: Any, evidence: LibrariesEvidence) -> 
 
     The evidence without excused faults is judged by the check of our own images. A missing library
     is no fault if a package that the library's own package requires has it: that package is
-    imported first, and loads it. Neither is one that any of NVIDIA's packages has, for a package
-    that requires cuda-pathfinder: it finds them all, and loads them by their paths. Rivals are left
-    to _judge_rivals. `expect`: `requires` holds the names that each distribution requires.
+    imported first, and loads it. Neither is one that a package has which requires the library's
+    own: that opens its plugins, as TensorFlow does with tensorflow-io-gcs-filesystem. And neither
+    is one that any of NVIDIA's packages has, for a package that requires cuda-pathfinder: it finds
+    them all, and loads them by their paths. Rivals are left to _judge_rivals. `expect`: `requires`
+    holds the names that each distribution requires.
     """
     # What can't be loaded was looked at, too: the ordinary judge names it.
     if not evidence["files"] and not evidence["unreadable"]:
@@ -620,7 +622,12 @@ def _judge_libraries(subject: str, expect: Any, evidence: LibrariesEvidence) -> 
             packages = packages_with.get(name, ())
             is_nvidias = any(package.startswith("nvidia-") for package in packages)
             is_found_by_path = is_nvidias and _PATHFINDER in required
-            if required.isdisjoint(packages) and not is_found_by_path:
+            is_plugin = False
+            for package in packages:
+                required_by_package = expect["requires"].get(package, ())
+                if not set(library["owners"]).isdisjoint(required_by_package):
+                    is_plugin = True
+            if required.isdisjoint(packages) and not is_found_by_path and not is_plugin:
                 missing.append(name)
         linked.append({**library, "missing": missing})
     judged: LibrariesEvidence = {**evidence, "second_owners": [], "linked": linked}

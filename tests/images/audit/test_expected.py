@@ -231,7 +231,7 @@ def judge_library(library: dict[str, Any], *required: str) -> Finding:
         "host": ["libcuda.so*"],
         "other_platforms": [],
         "exceptions": expected._RULES["optional_plugins"],
-        "requires": {"owner": list(required)},
+        "requires": {"owner": list(required), "tensorflow": ["owner"]},
     }
     row = {"assumed": {}, "needs_cuda": [], "offered": {}, "owners": ["owner"], **library}
     evidence = {
@@ -261,6 +261,16 @@ NEEDS_CUSOLVER = {
         pytest.param(NEEDS_CUSOLVER, ("nvidia-cusolver-cu12",), False, id="its own requirement"),
         pytest.param(NEEDS_CUSOLVER, ("cuda-pathfinder",), False, id="found by its path"),
         pytest.param(
+            {
+                "path": f"{SITE}/owner/libplugin.so",
+                "missing": ["libtensorflow_framework.so.2"],
+                "offered": {"libtensorflow_framework.so.2": ["tensorflow"]},
+            },
+            (),
+            False,
+            id="opened by a package that requires it",
+        ),
+        pytest.param(
             {**NEEDS_CUSOLVER, "offered": {}}, ("cuda-pathfinder",), True, id="nobody has it"
         ),
         pytest.param(
@@ -271,6 +281,24 @@ NEEDS_CUSOLVER = {
             (),
             False,
             id="an additional library of CuPy",
+        ),
+        pytest.param(
+            {
+                "path": f"{SITE}/onnxruntime/capi/libonnxruntime_providers_tensorrt.so",
+                "missing": ["libnvinfer.so.10", "libnvonnxparser.so.10"],
+            },
+            (),
+            False,
+            id="TensorRT for onnxruntime",
+        ),
+        pytest.param(
+            {
+                "path": f"{SITE}/onnxruntime/capi/libonnxruntime_providers_cuda.so",
+                "missing": ["libcurand.so.10"],
+            },
+            (),
+            True,
+            id="CUDA for onnxruntime",
         ),
     ],
 )

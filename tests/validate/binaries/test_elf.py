@@ -152,6 +152,16 @@ def test_origin_is_the_folder_of_the_file_and_libraries_that_need_each_other_end
     assert missing(library) == []
 
 
+def test_a_search_path_may_be_as_long_as_tensorflows(tmp_path: Path) -> None:
+    """That of libtensorflow_framework.so.2 (2.21) has 20 KB."""
+    write(tmp_path / "x/libb.so")
+    runpath = ":".join(["$ORIGIN/../nvidia/nccl/lib"] * 1000 + ["$ORIGIN/x"])
+
+    library = write(tmp_path / "a.so", needed=["libb.so"], runpath=runpath)
+
+    assert missing(library) == []
+
+
 def test_rpath_reaches_what_is_needed_below_and_runpath_does_not(tmp_path: Path) -> None:
     write(tmp_path / "x/libdeep.so")
     write(tmp_path / "x/libmiddle.so", needed=["libdeep.so"])
