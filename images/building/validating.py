@@ -163,18 +163,18 @@ def claims_of(
     attachment: Attachment | None = None,
     declared: Declaration = NOTHING_DECLARED,
 ) -> ClaimSet:
-    """Return the claims that an image with these labels and build steps is held to.
+    """Return the claims about an image: the statements that a validation run tests.
 
-    A claim is a statement that the image must fulfil. `image`: the planned image whose claims they
-    are. `labels`: those of the image to measure. They say which optional wheels it lacks, and
-    whether it stands on a user's own base. `steps`: all its build steps, the first one first. Any
-    above ours make it a derived image, one that a user built on top of ours.
+    image: the row of the matrix that makes the claims.
+    labels: those of the image to test. They name the optional packages that it lacks, and its base.
+    steps: the build steps of the image to test. If it has more than we build, a user built it on
+        top of ours, and other claims apply.
+    tiers: the groups of claims that are tested on this host.
+    only: names or patterns of claims (`pins/torch`, `pins`, `pins/t*`); empty: all claims.
+    attachment: the host's GPUs; None: claims for any host.
+    declared: what an image on top of ours says that it changes on purpose.
 
-    `only`: names or patterns of claims or checks (`pins/torch`, `pins`, `pins/t*`); empty: all
-    claims. `attachment`: the GPUs of the host; None: claims for any host. `tiers`: those that are
-    measured there. `declared`: what a derived image declares that it changes on purpose.
-
-    Raises UserError: no lock, or a text of `only` that names no claim.
+    Raises UserError if there is no lock, or if a text of `only` names no claim.
     """
     context = read_claim_context(image, sources, labels)
     if attachment:

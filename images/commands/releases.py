@@ -89,26 +89,25 @@ def claims_of(image: Image, labels: Mapping[str, str], run: Evidence, sources: S
 def claims_of_published(
     labels: Mapping[str, str], run: Evidence, sources: Sources
 ) -> ClaimSet | None:
-    """Return today's claims for a published image with these labels.
+    """Return the claims that today's matrix.yaml makes about an image that is published already.
 
-    Claims are statements about an image that a validation tests; `run` is the image's validation
-    run. None if the matrix makes another image of its name today, or has no lock of it.
+    Claims are statements about an image that a validation run tests. `labels` are the image's, and
+    `run` is the validation run that was published with it. Returns None if today's matrix.yaml has
+    no image of its name, or another image, or if that image has no lock.
     """
     name = labels.get(f"{image_labels.LABELS}.image", "")
-    image = None
-    for planned in plan.plan(sources):
-        if planned.name == name:
-            image = planned.image
-            break
+    images = {planned.name: planned.image for planned in plan.plan(sources)}
+    image = images.get(name)
     if image is None:
         return None
 
-    # An image with another revision of the matrix may still be today's: a new alias or row changes
-    # the revision, but nothing of this image. So its labels are compared with those that a build of
-    # today would write.
+    # The revision is a hash of matrix.yaml. If it is another one, the image may still be the same:
+    # a new alias changes the revision, but no image. Then the labels decide.
     revision = labels.get(f"{image_labels.LABELS}.matrix-revision", "")
-    if revision != image.revision and not image_labels.match_todays_build(labels, image):
+    is_same_matrix = revision == image.revision
+    if not is_same_matrix and not image_labels.match_todays_build(labels, image):
         return None
+
     if not lock_file.is_present(image, sources.workspace.locks):
         return None
     return claims_of(image, labels, run, sources)

@@ -172,7 +172,10 @@ class PrebuiltRelease(DeviceCode):
     source: Source
 
     def model_post_init(self, _context: Any) -> None:
-        """Raise ValueError if a file's name contradicts its row: one of them was copied wrongly."""
+        """Raise ValueError if a wheel's file name contradicts what its row in facts.yaml says.
+
+        pydantic calls this after it has read the row.
+        """
         for wheel in self.wheels:
             contradictions = self._contradictions(wheel)
             if contradictions:
@@ -456,13 +459,22 @@ class Facts(Row):
         return compilers
 
     def model_post_init(self, _context: Any) -> None:
-        """Raise ValueError for a CUDA of torch whose major has no minimum driver."""
+        """Raise ValueError if `minimum_drivers` lacks a CUDA for which torch has wheels.
+
+        `minimum_drivers` has a row for each major release of CUDA. pydantic calls this after it has
+        read facts.yaml.
+        """
         cudas: set[str] = set()
         for torch in self.torch.values():
             cudas.update(torch.variants)
-        unknown = sorted(cuda for cuda in cudas if cuda.split(".")[0] not in self.minimum_drivers)
-        if unknown:
-            raise ValueError(f"`minimum_drivers` has no row for CUDA {', '.join(unknown)}")
+
+        without_driver = []
+        for cuda in sorted(cudas):
+            major = cuda.split(".")[0]
+            if major not in self.minimum_drivers:
+                without_driver.append(cuda)
+        if without_driver:
+            raise ValueError(f"`minimum_drivers` has no row for CUDA {', '.join(without_driver)}")
 
     def on(self, platform: Platform) -> Self:
         """Return the facts for a platform. On linux/arm64, what was not measured is unknown.

@@ -31,7 +31,10 @@ class Minor(NamedTuple):
     @classmethod
     @cache
     def parse(cls, text: str) -> Self:
-        """Read `12.6`, or the first two parts of `12.6.3` and `2.7.1+cu128`. Raises ValueError."""
+        """Return the first two parts of a version such as `12.6`, `12.6.3` or `2.7.1+cu128`.
+
+        Raises ValueError for a text of another form.
+        """
         match = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9a-z.]+)?", text.split("+")[0])
         if not match:
             raise ValueError(f"{text!r} is not a version of the form X.Y")
@@ -55,11 +58,16 @@ class Arch(NamedTuple):
     @classmethod
     @cache
     def parse(cls, text: str) -> Self:
-        """Read `sm_90`, `sm90` or `9.0`. Raises ValueError."""
-        match = re.fullmatch(r"sm_?([0-9]{1,2})([0-9])|([0-9]{1,2})\.([0-9])", text)
+        """Return a GPU's compute capability from `sm_90`, `sm90` or `9.0`.
+
+        Raises ValueError for a text of another form.
+        """
+        with_sm = re.fullmatch(r"sm_?([0-9]{1,2})([0-9])", text)
+        with_dot = re.fullmatch(r"([0-9]{1,2})\.([0-9])", text)
+        match = with_sm or with_dot
         if not match:
             raise ValueError(f"{text!r} is no GPU architecture: write it as sm_90, sm90 or 9.0")
-        return cls(int(match[1] or match[3]), int(match[2] or match[4]))
+        return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
         return f"sm_{self.major}{self.minor}"
@@ -89,27 +97,31 @@ class ImageName:
         Parts that the name leaves out are None or False; without a platform, it means linux/amd64.
         Raises UserError, with the grammar of names, if the text is no name.
         """
-        # The platform is cut off first: otherwise `-PROFILE`, which may have hyphens, would match
-        # it.
+        # The profile's name is the last part, and may have hyphens. So the platform, which may
+        # follow it, is cut off before the rest is matched.
         without_platform = text.removesuffix(f"-{Platform.ARM64.suffix}")
+        platform = Platform.AMD64 if without_platform == text else Platform.ARM64
+
         match = _NAME.fullmatch(without_platform)
-        # A profile's name must not have `arm64` or `amd64` as a word: it would read as a platform.
-        words_of_profile = (match["profile"] or "").split("-") if match else []
-        if match is None or not _ARCHITECTURES.isdisjoint(words_of_profile):
+        is_name = match is not None
+        if match and match["profile"]:
+            # A profile with the word `arm64` or `amd64` would read as a platform.
+            is_name = _ARCHITECTURES.isdisjoint(match["profile"].split("-"))
+        if match is None or not is_name:
             then = f"write names as {_GRAMMAR}; `{command('plan')}` lists them"
             raise wrong(text, "is no name of an image", then)
-        cuda, torch, python, arch, devel, profile = match.group(
-            "cuda", "torch", "python", "arch", "devel", "profile"
-        )
-        # CUDA majors have two digits and torch majors one: cu126 is 12.6, torch210 is 2.10.
+
+        # CUDA's major has two digits, and those of torch and Python have one: cu126 is 12.6,
+        # torch210 is 2.10, py312 is 3.12.
+        cuda, torch, python, arch = match.group("cuda", "torch", "python", "arch")
         return cls(
             cuda=Minor(int(cuda[:2]), int(cuda[2:])),
             torch=Minor(int(torch[0]), int(torch[1:])),
             python=Minor(int(python[0]), int(python[1:])) if python else None,
             arch=Arch.parse(f"sm{arch}") if arch else None,
-            devel=bool(devel),
-            profile=profile,
-            platform=Platform.AMD64 if without_platform == text else Platform.ARM64,
+            devel=bool(match["devel"]),
+            profile=match["profile"],
+            platform=platform,
         )
 
     def __str__(self) -> str:

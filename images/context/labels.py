@@ -41,11 +41,15 @@ class BaseContext:
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> Self:
-        """Return what an image's labels say of its base."""
+        """Return the base image that an image was built on, as the image's labels name it.
+
+        A label that is missing gives an empty text, and so does an origin that is no `Origin`.
+        """
         origins: dict[str, Origin] = {origin: origin for origin in get_args(Origin)}
+        label = labels.get(f"{LABELS}.base-origin", "")
         return cls(
             reference=labels.get(f"{LABELS}.base", ""),
-            origin=origins.get(labels.get(f"{LABELS}.base-origin", ""), ""),
+            origin=origins.get(label, ""),
             digest=labels.get(f"{LABELS}.base-digest", ""),
             python=labels.get(f"{LABELS}.base-python", ""),
         )
@@ -86,16 +90,19 @@ def labels(
 
 
 def _labels_of_matrix(image: Image, missing: Mapping[str, str]) -> dict[str, str]:
-    """Return our labels that depend only on what matrix and facts say of this image.
+    """Return our labels that follow from matrix.yaml and facts.yaml, and from no build.
 
-    Their names lack the beginning that all our labels have (LABELS), and they may be empty.
-    `missing`: package -> why the image lacks it.
+    Their names are returned without `dev.truetag.` in front. A value may be empty. `missing`:
+    package -> why the image lacks it.
     """
     pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
-    # The label reads `sm_90`, or `sm_90 nvidia` if NVIDIA's libraries are pruned, too.
+    # An image for one GPU architecture: `sm_90`, or `sm_90 nvidia` if code for other GPUs was taken
+    # out of NVIDIA's libraries, too.
     pruned = ""
     if image.pruning:
-        pruned = f"{image.pruning.arch}{' nvidia' if image.pruning.nvidia else ''}"
+        pruned = str(image.pruning.arch)
+        if image.pruning.nvidia:
+            pruned += " nvidia"
     return {
         "image": str(image.name),
         "platform": str(image.name.platform) if image.name.platform.suffix else "",

@@ -197,46 +197,53 @@ class Container:
     def lines(
         self, timeout: float | None = None, *, most: int | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield what the container prints until it ends: (`stdout` or `stderr`, one line).
+        """Yield each line that the container prints until it ends, as (`stdout` or `stderr`, line).
 
-        A line has no line end, no colours, and only the last state of a progress bar. After
-        `timeout` seconds, or if both streams together exceed `most` bytes, the container is killed
-        and Stopped is raised. It is also killed if the caller stops iterating. Raises RuntimeError
-        if the container was not started.
+        Lines have no line end, no colours, and only the last state of a progress bar. The container
+        is killed, and Stopped is raised, after `timeout` seconds, or once both streams together
+        have printed more than `most` bytes. It is also killed if the caller stops iterating. Raises
+        RuntimeError if the container was not started.
         """
         if self._output is None:
             raise RuntimeError("lines() of a container that was not started")
-        unfinished = {"stdout": bytearray(), "stderr": bytearray()}  # the last line of each so far
+        # What each stream has printed since its last line end.
+        unfinished = {"stdout": bytearray(), "stderr": bytearray()}
         printed = 0
         has_ended = False
         try:
             with self._deadline(timeout), engine_errors(self.name):
-                for chunks in self._output:
-                    # A pair, stdout's bytes and stderr's, of which one may be None.
-                    printed += sum(len(chunk or b"") for chunk in chunks)
+                for stdout, stderr in self._output:
+                    # One of the two may be None.
+                    chunks = {"stdout": stdout or b"", "stderr": stderr or b""}
+                    printed += sum(map(len, chunks.values()))
                     if most is not None and printed > most:
-                        cause = f"printed more than {most / 1e6:.0f} MB and was stopped"
-                        then = (
-                            "`docker run --rm IMAGE` shows what the image prints at its start: "
-                            "take that out of the image, and build it again"
-                        )
-                        raise Stopped(Problem(where=self.name, cause=cause, then=then), code=1)
-                    for stream, chunk in zip(unfinished, chunks, strict=True):
-                        for line in _complete_lines(unfinished[stream], chunk or b""):
+                        raise self._printed_too_much(most)
+                    for stream, chunk in chunks.items():
+                        for line in _complete_lines(unfinished[stream], chunk):
                             yield stream, plain_line(line)
                 has_ended = True
         finally:
             if not has_ended:
                 self._kill_and_drain(self._output)
-            # Closed only now: closing ends the `ssh` process of a remote engine, which may not have
-            # sent all of the input before.
+            # The input is closed only now: closing it ends the `ssh` process of a remote engine,
+            # which may not have sent all of the input before.
             if self._input is not None:
                 with suppress(OSError):
                     self._input.close()
+
         # The last line of a stream may have no line end.
         for stream, last_line in unfinished.items():
             if last_line:
                 yield stream, plain_line(bytes(last_line))
+
+    def _printed_too_much(self, most: int) -> Stopped:
+        """Return the error for a container that printed more than `most` bytes."""
+        cause = f"printed more than {most / 1e6:.0f} MB and was stopped"
+        then = (
+            "`docker run --rm IMAGE` shows what the image prints at its start: "
+            "take that out of the image, and build it again"
+        )
+        return Stopped(Problem(where=self.name, cause=cause, then=then), code=1)
 
     def _kill_and_drain(self, output: Iterator[object]) -> None:
         """Kill the container while reading the remaining output; errors are ignored.

@@ -95,19 +95,26 @@ class Progress:
         return on_event
 
     def _say_finished(self, job: str, step: StepFinished) -> None:
-        """Print the result of a build step: its time, or its error with the end of its log.
+        """Print that a build step has ended: the time it took, or its error and the end of its log.
 
-        `job` is the name of the build, which begins each line. Steps of BuildKit's own that
-        succeeded are not printed.
+        `job` is the name of the build, which begins each line.
         """
+        name = step_name(step.name)
         if step.error:
-            self.say(job, f"{'FAILED':>9}  {step_name(step.name)}", "bold red")
+            self.say(job, f"{'FAILED':>9}  {name}", "bold red")
             for line in step.log[-LOG_TAIL:]:
                 self.say(job, f"  | {line}", "dim")
             self.say(job, f"  {step.error}", "red")
-        elif not step.name.startswith(("[internal]", "copy /context")):
-            took = "cached" if step.cached else f"{step.seconds:.1f} s"
-            self.say(job, f"{took:>9}  {step_name(step.name)}", "dim" if step.cached else "")
+            return
+
+        # BuildKit's own steps, which are in no Dockerfile, are printed only if they fail.
+        if step.name.startswith(("[internal]", "copy /context")):
+            return
+        if step.cached:
+            self.say(job, f"{'cached':>9}  {name}", "dim")
+        else:
+            took = f"{step.seconds:.1f} s"
+            self.say(job, f"{took:>9}  {name}")
 
     def say(self, name: str, text: str, style: str = "") -> None:
         """Print a line about a build above the moving lines. `style` is one of rich."""

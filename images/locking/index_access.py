@@ -45,17 +45,25 @@ class IndexLogin(AuthBase):
     """
 
     def __init__(self, indexes: Mapping[str, str]) -> None:
-        """`indexes`: name of each private index -> its address."""
+        """Take the private indexes: the name of each -> its address."""
         self._indexes = indexes
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Add a login to a request before it is sent. requests calls this for each request."""
         url = str(request.url)
+        # A user and a password; None: netrc has none for this host.
         login = get_netrc_auth(url)
         for name, address in self._indexes.items():
+            # A private index gets its own login, and without one none at all.
             if _same_server(url, address):
-                own_login = find_login(PrivateIndex(name=name, url=address))
-                login = own_login[:2] if own_login else None
-        return _add(request, *login) if login else request
+                found_login = find_login(PrivateIndex(name=name, url=address))
+                login = None
+                if found_login:
+                    login = (found_login.user, found_login.password)
+        if login is None:
+            return request
+        user, password = login
+        return _add(request, user, password)
 
 
 def _same_server(url: str, other: str) -> bool:

@@ -112,48 +112,55 @@ class LockInputs(Target):
 
 
 def lock_inputs(image: Image) -> LockInputs:
-    """Return what the lock of an image is made from.
+    """Return everything that decides which packages, versions and hashes an image's lock has.
 
-    Optional and compiled packages are not resolved, as no index need have them. The lock has the
-    file names and hashes of their official wheels.
+    uv resolves what is in `layers` and `needs`, and only that. Packages that are optional or that
+    we compile are in neither, because an index may not have them. If their project publishes wheels
+    outside any index, `prebuilt` has the files and hashes of these.
     """
+    # Layer of the image -> the exact requirements that uv resolves for it.
     layers: dict[str, list[str]] = {layer: [] for layer in image.layers}
-    # Layer -> what its compiled packages require.
+    # Layer -> what its compiled packages require. No index has these packages, so uv can't read
+    # their requirements.
     needs: dict[str, set[str]] = {}
     for pin in image.pins:
-        # `locked`: the package is neither optional nor compiled, so an index has it.
-        if pin.locked:
+        if pin.locked:  # an index has it
             layers[pin.layer].append(pin.requirement)
         if pin.needs:
             needs.setdefault(pin.layer, set()).update(pin.needs)
+    sorted_needs = {layer: tuple(sorted(needs[layer])) for layer in layers if layer in needs}
 
-    # What is installed without its dependencies.
+    # Packages that are installed without what they require.
     alone = {"toolkit": tuple(pin.requirement for pin in image.toolkit), "tools": TOOLS}
     if image.from_source:
         alone["build"] = BUILD_TOOLS
 
-    # Packages that a private index alone has.
-    private_pins = {pin.name: pin.index for pin in image.pins if pin.index}
+    # Package -> the private index that it is taken from.
+    private_indexes = {pin.name: pin.index for pin in image.pins if pin.index}
 
     # uv has no names for platforms with a newer glibc. Wheels for an older one run there, too.
     glibc = min(image.base.glibc, _NEWEST_GLIBC)
+
     # Images for linux/arm64 are also built on x86-64 machines. The installer is locked for these,
     # too, so that it runs there without emulation.
-    builders = BUILDERS if image.name.platform is not Platform.AMD64 else ()
+    builders: tuple[str, ...] = ()
+    if image.name.platform is not Platform.AMD64:
+        builders = BUILDERS
+
     return LockInputs(
         python=str(image.python),
         platform=f"{image.name.platform.machine}-manylinux_{glibc.major}_{glibc.minor}",
         index=image.index,
         layers={layer: tuple(requirements) for layer, requirements in layers.items()},
-        needs={layer: tuple(sorted(needs[layer])) for layer in layers if layer in needs},
+        needs=sorted_needs,
         alone=alone,
         from_source=image.from_source,
         excluded=image.waived,
         overrides=image.overrides,
         builders=builders,
         prebuilt={wheel.filename: wheel.sha256 for wheel in image.prebuilt},
-        private={name: index.name for name, index in private_pins.items()},
-        indexes={index.name: index.url for index in private_pins.values()},
+        private={name: index.name for name, index in private_indexes.items()},
+        indexes={index.name: index.url for index in private_indexes.values()},
         reserved=image.reserved,
     )
 

@@ -111,23 +111,29 @@ def lacking(lock: Lock) -> list[LockedWheel]:
 
 
 def without_leftovers(locks: Iterable[Lock], folder: Path) -> dict[str, bytes]:
-    """Return the table of RECORD digests without wheels that are in none of these locks.
+    """Return locks/records.json without the wheels that are in none of these locks.
 
-    It is returned as a file, and not written: path below `folder`, the folder of locks -> content.
-    An empty dict if every wheel of the table is in one of the locks, so that nothing changes.
+    The file says for each locked wheel which files it installs, by a digest of its RECORD. It is
+    not written here: the result is its path below `folder`, the folder of locks -> its new content.
+    The result is empty if all wheels of the file are in some lock, so that nothing changes.
     """
-    locked: set[str] = set()
+    locked_digests: set[str] = set()
     for lock in locks:
-        locked.update(wheel.digest for wheel in _wheels(lock))
-    before = wheel_records.read(folder)
-    after: wheel_records.Table = {}
-    for name, rows in before.items():
-        remaining = {digest: row for digest, row in rows.items() if digest in locked}
-        if remaining:
-            after[name] = remaining
-    if after == before:
+        locked_digests.update(wheel.digest for wheel in _wheels(lock))
+
+    # Package and version -> digest of each of its wheels -> what is known of that wheel's RECORD.
+    old_table = wheel_records.read(folder)
+    new_table: wheel_records.Table = {}
+    for release, records in old_table.items():
+        locked_records = {
+            digest: record for digest, record in records.items() if digest in locked_digests
+        }
+        if locked_records:
+            new_table[release] = locked_records
+
+    if new_table == old_table:
         return {}
-    return {wheel_records.FILE: wheel_records.serialize(after)}
+    return {wheel_records.FILE: wheel_records.serialize(new_table)}
 
 
 def _wheels(lock: Lock) -> Iterator[LockedWheel]:

@@ -363,24 +363,26 @@ def summarize(
 ) -> ImageSummary:
     """Return what is needed to choose an image for a machine: versions, GPUs, drivers and faults.
 
-    `facts` has the drivers and compilers of each CUDA (facts.yaml). `blocked`: why the image can't
-    be built yet; empty: it can. `passed_on`: the GPUs on which its tests with a GPU passed, by the
-    names that drivers give them.
+    `facts` is facts.yaml, which has the drivers and compilers of each CUDA. `blocked`: why the
+    image can't be built yet; empty: it can. `passed_on`: the GPUs on which its tests with a GPU
+    passed, by the names that drivers give them.
     """
-    torch, triton = image.pin("torch"), image.pin("triton")
+    torch = image.pin("torch")
+    triton = image.pin("triton")
+    arch = image.name.arch
     cuda = facts.cuda.get(str(image.wheel_cuda))
-    # Those that compile GPU code while programs run, and nvcc of a -devel image: name for messages
-    # -> the capabilities that it knows.
-    compilers = facts.run_time_compilers(
-        triton.version if triton else "",
-        image.wheel_cuda,
-        image.toolkit_cuda if image.name.devel else None,
-    )
-    # Faults that compute wrong numbers without an error, in plain training.
+
+    # The compilers that compile GPU code while programs run. Only a -devel image has nvcc.
+    triton_version = triton.version if triton else ""
+    nvcc_cuda = image.toolkit_cuda if image.name.devel else None
+    compilers = facts.run_time_compilers(triton_version, image.wheel_cuda, nvcc_cuda)
+
+    # Faults of which plain training computes wrong numbers without an error.
     ordinary_faults = []
     for fault in silent.find_faults(image.versions).values():
         if fault.is_ordinary(image.versions["torch"]):
             ordinary_faults.append(str(fault))
+
     return ImageSummary(
         name=str(image.name),
         profile=image.name.profile,
@@ -388,7 +390,7 @@ def summarize(
         python=str(image.python),
         default_python=image.name.python is None,
         devel=image.name.devel,
-        arch=image.name.arch.capability if image.name.arch else None,
+        arch=arch.capability if arch else None,
         toolkit_cuda=str(image.toolkit_cuda),
         wheel_cuda=str(image.wheel_cuda),
         archs=[arch.capability for arch in image.archs],

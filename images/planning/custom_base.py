@@ -50,10 +50,13 @@ class BaseFacts:
         return [name for name in MODULES if f"module {name}" not in self.missing]
 
     def __str__(self) -> str:
-        """Return the facts in a line, for the progress of a build."""
-        python = f"Python {self.python_version} ({self.python})" if self.python else "no Python"
+        """Return `Debian GNU/Linux 12 (bookworm), glibc 2.36, Python 3.11.2 (PATH), apt-get`."""
+        system = self.system or "unknown system"
+        python = "no Python"
+        if self.python:
+            python = f"Python {self.python_version} ({self.python})"
         manager = "apt-get" if self.has_apt else "no apt-get"
-        return f"{self.system or 'unknown system'}, glibc {self.glibc}, {python}, {manager}"
+        return f"{system}, glibc {self.glibc}, {python}, {manager}"
 
 
 def parse_facts(text: str) -> BaseFacts:

@@ -605,27 +605,28 @@ def _make_pins(candidate: Candidate, layers: Sequence[str], torch_local: str) ->
 
 
 def _make_pin(candidate: Candidate, name: str, layer: str, extensions: str) -> Pin:
-    """Return a pinned package of the image: its version, its layer, and how it is installed.
+    """Return one package of the image: its exact version, its layer, and how it is installed.
 
-    `extensions` is the row of `sources` in matrix.yaml that compiles it with its extensions; empty
-    if there is none.
+    Some packages can be had from an index as pure Python, and compiled with extensions as well.
+    `extensions` names the row of `sources` in matrix.yaml that compiles it so; empty if none does.
     """
-    # `compiled` means that no index has a wheel. A package with `extensions` is not `compiled`: an
-    # index has it as pure Python, which the lock installs, and a compiled wheel may replace that.
-    # `cuda-source`: indexes have only source that nvcc must compile.
+    # `cuda-source`: indexes have only the source, which nvcc must compile. With `extensions`, an
+    # index has the pure Python package, and a compiled wheel may take its place.
     facts = candidate.package_facts.get(name)
     is_compiled = facts is not None and facts.form == "cuda-source" and not extensions
+
+    # No index is asked what a compiled package requires, so its requirements are listed here.
     needs: list[str] = []
     if facts and is_compiled:
         needs = _unpinned_requirements(candidate, facts)
 
-    # The oldest GPU that it has code for. It is known only of what we compile: the row of `sources`
-    # names it. Packages that are compiled without nvcc have no GPU code; all `extensions` have.
-    source = candidate.matrix.sources.get(extensions or name)
-    has_gpu_code = bool(extensions) or (is_compiled and source is not None and source.nvcc)
+    # The oldest GPU that the package has code for. It is known only if we compile that code.
     minimum_arch = None
-    if source and has_gpu_code:
-        minimum_arch = Arch.parse(source.minimum_arch)
+    source = candidate.matrix.sources.get(extensions or name)
+    if source:
+        has_gpu_code = bool(extensions) or (is_compiled and source.nvcc)
+        if has_gpu_code:
+            minimum_arch = Arch.parse(source.minimum_arch)
 
     return Pin(
         name=name,

@@ -209,11 +209,12 @@ class Release:
         return None
 
     def _plan_image_tags(self, image: PublishedImage) -> list[TagChange]:
-        """Plan the tags that name an image itself. Nothing changes yet.
+        """Return what shall happen to each tag of one image. No tag changes yet.
 
-        These are its dated tag, its name and its aliases. If the row has an index (the list of its
-        images for several platforms), its image for linux/amd64 has only the dated tag: its name
-        and aliases name the index. A refused change is in the plan, with its reason.
+        An image gets three kinds of tags: a dated one that never moves, its name such as
+        `cu126-torch27`, and aliases such as `latest`. Where an index (a list of images for several
+        platforms) has the image's name, the name and the aliases are for the index, and the image
+        gets only the dated tag. Tags that may not name the image are returned with the reason.
         """
         version = tags.version_of(image)
         dated_tag = tags.immutable_tag(version.name, version.created, image.image_id)
@@ -222,9 +223,10 @@ class Release:
             kinds[version.name] = TagKind.NAME
             for alias in self.policy.aliases_of(version.name):
                 kinds[alias] = TagKind.ALIAS
-        return tags.plan(
-            self.target, image.manifest, [version], kinds, self._find_alias_refusal(image)
-        )
+
+        # Why aliases may not name this image; empty if they may.
+        alias_refusal = self._find_alias_refusal(image)
+        return tags.plan(self.target, image.manifest, [version], kinds, alias_refusal)
 
     def _plan_index(self, stored: Sequence[PublishedImage]) -> TagPlan:
         """Store the row's new index, and plan the tags that shall name it.
@@ -245,7 +247,7 @@ class Release:
         beginning = f"{name} lacks"
         if any(image.platform == Platform.AMD64 for image in images):
             absent = tuple(others.absent.values())
-            changes += self._plan_index_name(images, absent)
+            changes += self._store_index_and_plan_name(images, absent)
             alias_changes, left_out = self._plan_index_aliases(images)
             changes += alias_changes
         elif self.target.find(name) is not None:
@@ -254,22 +256,21 @@ class Release:
             left_out.append(f"{beginning} {platform}: {reason}")
         return TagPlan(changes, left_out)
 
-    def _plan_index_name(
+    def _store_index_and_plan_name(
         self, images: Sequence[PublishedImage], absent: Sequence[str]
     ) -> list[TagChange]:
-        """Store the index of these images, and plan its dated tag and its name.
+        """Store the index of these images, and return what shall happen to two of its tags.
 
-        An index lists one image for each platform. `absent` has the reasons why images for other
-        platforms are missing. No tag moves yet.
+        An index is a list of images, one for each platform. The tags are its name, such as
+        `cu126-torch27`, and a dated one that never moves. Neither changes yet. `absent` has the
+        reasons why images for other platforms are missing; they are for messages.
         """
-        # `versions`: name, torch and date of each image, by which tags compare images.
         index, versions = self._store_index(images)
         name = self.row[0]
-        newest = max(version.created for version in versions)
-        kinds = {
-            tags.immutable_tag(name, newest, index.digest): TagKind.IMMUTABLE,
-            name: TagKind.NAME,
-        }
+        # The index has the date of its newest image.
+        created = max(version.created for version in versions)
+        dated_tag = tags.immutable_tag(name, created, index.digest)
+        kinds = {dated_tag: TagKind.IMMUTABLE, name: TagKind.NAME}
         return tags.plan(
             self.target,
             index,

@@ -312,17 +312,13 @@ def summarize(runs: Sequence[Attestation], origin_exception: str) -> dict[str, A
 def summarize_tier(
     runs: Sequence[Attestation], tier: Tier, origin_exception: str
 ) -> dict[str, Any]:
-    """Return the result of a tier (a group of claims), and the facts about the run that shows it.
+    """Return one tier's part of the published test result, as it is written to JSON.
 
-    That is the newest run that passed the tier by itself; if none did, the newest run that has the
-    tier: one of `runs` must have it. `origin_exception`: the user's reason to publish the image
-    although the origin of its layers is UNPROVEN; empty: none.
+    A tier is a group of claims, such as those that need a GPU, and `runs` are all validation runs
+    of the image. At least one of them must have measured the tier. `origin_exception` is the user's
+    reason to publish the image although it is not proved where its layers come from; empty: none.
     """
-    passed_runs = [run for run in runs if is_passed([run], tier, origin_exception)]
-    runs_with_tier = [run for run in runs if run.has_tier(tier)]
-    shown_run = max(passed_runs or runs_with_tier, key=lambda run: run.measured_on)
-
-    # All runs together decide: one that passed is enough, but not beside one that failed.
+    # All runs together decide: one that passed is enough, unless another one failed.
     if is_passed(runs, tier, origin_exception):
         result = PASSED
     elif any(run.required_claims(tier, Status.FAIL) for run in runs):
@@ -330,17 +326,23 @@ def summarize_tier(
     else:
         result = UNPROVEN
 
+    # GPU, driver and date are those of one run: the newest that passed by itself or, if none did,
+    # the newest that measured the tier.
+    passed_runs = [run for run in runs if is_passed([run], tier, origin_exception)]
+    runs_with_tier = [run for run in runs if run.has_tier(tier)]
+    shown_run = max(passed_runs or runs_with_tier, key=lambda run: run.measured_on)
     host = shown_run.evidence.host
-    entry = {
+    gpus = host.get("gpus") or ()
+    summary = {
         "result": result,
         "evidence": shown_run.evidence_digest,
-        "gpus": [str(gpu.get("name", "")) for gpu in host.get("gpus") or ()],
+        "gpus": [str(gpu.get("name", "")) for gpu in gpus],
         "driver": str(host.get("driver") or ""),
         "unproven": shown_run.required_claims(tier, Status.UNPROVEN),
     }
     if shown_run.measured_on:
-        entry["measuredOn"] = shown_run.measured_on
-    return entry
+        summary["measuredOn"] = shown_run.measured_on
+    return summary
 
 
 def is_passed(runs: Sequence[Attestation], tier: Tier, origin_exception: str) -> bool:

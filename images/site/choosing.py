@@ -46,17 +46,17 @@ class GpuTable:
 
 
 def gpu_tables(images: Sequence[ImageSummary], profiles: Sequence[str | None]) -> list[GpuTable]:
-    """Return a table for each group of GPU models with the same answers, newest architecture first.
+    """Return tables of the images to choose on each GPU model, newest architecture first.
 
-    Models differ by architecture, by the processor of their host, and by the images that passed on
-    them. `profiles`: training frameworks such as axolotl, the columns of each table; None stands
-    for images without one.
+    Models that get the same images share a table. The columns of a table are `profiles`: training
+    frameworks such as axolotl, and None for images without one.
     """
-    # (architecture, whether the host processor is ARM, images that passed) -> models.
+    # What is chosen depends on the architecture, on whether the host processor is ARM, and on the
+    # images that passed on the model. These three -> the models.
     groups: dict[tuple[Arch, bool, tuple[str, ...]], list[str]] = {}
     for model, facts in chooser.models().items():
-        passed = tuple(image.name for image in images if model in image.passed_on)
-        group = (Arch.parse(facts.capability), facts.arm, passed)
+        passed_images = tuple(image.name for image in images if model in image.passed_on)
+        group = (Arch.parse(facts.capability), facts.arm, passed_images)
         groups.setdefault(group, []).append(model)
 
     tables = []

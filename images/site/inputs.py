@@ -207,11 +207,11 @@ def _build_command(name: str, image: Image, *, is_blocked: bool) -> str:
 
 
 def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierRun]:
-    """Yield what index.json says of each tier of a run.
+    """Yield a row of index.json for each tier that was measured in a validation run.
 
-    A tier is a group of claims. Those that need a GPU are left out where the run had none.
-    `digest`: the image's current one; empty: never built. `claims`: what the matrix claims of the
-    image today.
+    A tier is a group of checks, such as those that need a GPU. Those are left out if the run had no
+    GPU. `digest` is the image's current one; empty if it was never built. `claims` are all
+    statements about the image that a run of today would check.
     """
     for tier, tier_count in run.tiers.items():
         if tier in _GPU_TIERS and not run.gpus:

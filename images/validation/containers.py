@@ -89,26 +89,25 @@ def plan_containers(
 ) -> list[ContainerPlan]:
     """Return the containers of a validation run, the one that takes longest first.
 
-    `home`: the home of the image's user; empty: /root. `user_file`: own_python.user_json of the
-    image. `keep_home`: the home keeps what the image has in it, such as packages that a derived
-    image's user installed; else it is empty. Claims that are known to be unproven are in no
-    container, and a container without claims is left out.
-
-    Only containers of the GPU tiers get GPUs. What attaches them (the driver's libraries,
-    LD_LIBRARY_PATH) is thereby never mistaken for a part of the image.
+    Claims differ in the user and the folders that their test needs, and in whether it needs a GPU:
+    each such group has its own container. Groups without claims have none. `home`: the home of the
+    image's user; empty: /root. `user_file`: own_python.user_json of the image. `keep_home`: the
+    home has what the image has in it, such as packages that its user installed; else it is empty.
     """
+    # Claims that are known to be unproven are not tested.
     claims = claims.of_container().where(lambda claim: not claim.unproven)
     static = claims.in_tiers([Tier.STATIC])
 
-    # Most of the cpu tier runs as the image's user, some of it as a user whom the image does not
-    # know, or as the one that a claim names.
+    # Most of the cpu tier runs as the image's user. Some of it runs as a user whom the image does
+    # not know, and some as a user that the claim names.
     cpu = claims.in_tiers([Tier.CPU])
     as_any_user = cpu.where(lambda claim: _user_of_probe(claim) is RunAs.ARBITRARY_UID)
     as_user_of_claim = cpu.where(lambda claim: _user_of_probe(claim) is RunAs.EACH_CLAIM)
     other_users_probes = {claim.probe for claim in (*as_any_user.claims, *as_user_of_claim.claims)}
     as_image_user = cpu.not_measured_by(other_users_probes)
 
-    # What runs the image's code gets a home that it can write to.
+    # Programs of the image get a home that they can write to: an empty folder or, with `keep_home`,
+    # a volume that begins with what the image has there.
     home = posixpath.normpath(home or "/root")
     emptied = list(dict.fromkeys(["/tmp", home]))
     writable = ["/tmp"] if keep_home else emptied
@@ -128,11 +127,13 @@ def plan_containers(
         plan = ContainerPlan(
             name=f"mount-{number}",
             claims=ClaimSet(image=claims.image, claims=(claim,)),
-            # Such claims say so in what they expect.
             user=f"{claim.expect['uid']}:{claim.expect['gid']}",
             mounts={claim.expect["folder"]: claim.expect["mount"]},
         )
         plans.append(plan)
+
+    # Only these get GPUs. To attach a GPU adds the driver's libraries and LD_LIBRARY_PATH, which
+    # the other containers must not take for a part of the image.
     if gpus.attached:
         one_gpu = claims.in_tiers([Tier.GPU])
         several_gpus = claims.in_tiers([Tier.MULTIGPU])
@@ -213,7 +214,11 @@ def measure_in_container(
 def container_spec(
     engine: Engine, image: ImageInfo, plan: ContainerPlan, seed: int
 ) -> ContainerSpec:
-    """Return how the engine is to run a planned container: command, mounts, limits, GPUs."""
+    """Return how the engine is to run a container of a validation run: command, mounts and limits.
+
+    `plan` says which checks run in the container, as which user, and with which folders and GPUs.
+    `seed` is that of all random numbers of the run.
+    """
     gpus = plan.gpus
     command = [
         *IMAGES_PYTHON,
@@ -226,6 +231,7 @@ def container_spec(
     if gpus.attached:
         command += ["--jobs", str(_probes_at_once(plan, engine.facts.cpus))]
 
+    # The root is read-only. Folders that programs may write to are in memory (tmpfs) or volumes.
     tmpfs = {}
     volumes = [SUITE_FOLDER, *plan.files]
     copied_volumes = []
@@ -233,7 +239,7 @@ def container_spec(
         tmpfs[folder] = f"rw,exec,nosuid,nodev,mode=1777,size={SCRATCH}"
     for folder, kind in plan.mounts.items():
         if kind == "own":
-            # As a bind mount of a user's own folder is inside: nobody else may write to it.
+            # Looks as if the user had mounted a folder of his own: only he may write to it.
             uid, _, gid = (plan.user or "").partition(":")
             owner = f"uid={uid},gid={gid}"
             tmpfs[folder] = f"rw,exec,nosuid,nodev,mode=755,{owner},size={SCRATCH}"
@@ -241,11 +247,20 @@ def container_spec(
             # A plain volume is a folder of root.
             volumes.append(folder)
         elif kind == "volume":
+            # A volume that begins with what the image has in the folder.
             copied_volumes.append(folder)
 
-    # Some memory is left to the machine, however small that is.
-    most_memory = engine.facts.memory * 3 // 4
-    memory = min(GPU_MEMORY if gpus.attached else MEMORY, most_memory)
+    # A quarter of the memory is left to the machine.
+    memory = GPU_MEMORY if gpus.attached else MEMORY
+    memory = min(memory, engine.facts.memory * 3 // 4)
+
+    # Ranks are processes that train together. They exchange data through shared memory.
+    shm_size = None
+    ulimits: Mapping[str, int] = {}
+    if plan.has_ranks:
+        shm_size = shared_memory(engine.facts.memory)
+        ulimits = RANKS_ULIMITS
+
     return ContainerSpec(
         image.handle,
         command,
@@ -258,8 +273,8 @@ def container_spec(
         binds=gpus.binds,
         devices=gpus.devices,
         device_requests=gpus.device_requests,
-        shm_size=shared_memory(engine.facts.memory) if plan.has_ranks else None,
-        ulimits=RANKS_ULIMITS if plan.has_ranks else {},
+        shm_size=shm_size,
+        ulimits=ulimits,
     )
 
 

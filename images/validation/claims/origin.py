@@ -17,20 +17,27 @@ if TYPE_CHECKING:
 
 
 def origin_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield the claim that the layers of an image have the bytes that recorded builds gave.
+    """Yield the claim that each layer of an image has the bytes that two recorded builds gave.
 
-    There is no claim if the context has no origin. It is unproven if nobody can know what the image
-    was made of: `origin.unknown` then says why.
+    Yields nothing if `context.origin` is None. The claim can't be proved if it is not known what
+    the image was made of: `origin.unknown` has the reason, and is empty otherwise.
     """
     origin = context.origin
     if origin is None:
         return
-    # What the judge's advice gives to tools/reproduce.py, so that it builds this image.
-    base_option = f" --base {origin.base}" if origin.base else ""
+
+    recipe_digest = ""
+    if origin.recipe:
+        recipe_digest = origin.recipe.digest
+    # With these arguments, tools/reproduce.py builds this image again. The judge's advice has them.
+    arguments = str(context.image.name)
+    if origin.base:
+        arguments += f" --base {origin.base}"
+
     expect = OriginExpectation(
-        recipe=origin.recipe.digest if origin.recipe else "",
+        recipe=recipe_digest,
         layers=expected_layers(origin),
-        arguments=f"{context.image.name}{base_option}",
+        arguments=arguments,
         is_derived=False,
     )
     statement = "its layers are, bit for bit, those that two builds of its recipe gave"
@@ -38,23 +45,24 @@ def origin_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def expected_layers(origin: Origin) -> list[ExpectedLayer]:
-    """Return the layers of the recipe, each with what recorded builds of it gave.
+    """Return the layers that an image must have, each with the digests that recorded builds gave.
 
-    A layer that no build was recorded of has an empty `diff_id`. `written_as`: the other diff IDs
-    that engines gave the same files. Without a recipe there are no layers.
+    `diff_id` is the digest of the layer's files, and `written_as` has digests of other ways in
+    which engines write the same files. Both are empty if no build of the layer is recorded in
+    locks/layers.json. There are no layers if it is not known what the image was made of
+    (`origin.recipe` is None).
     """
     if origin.recipe is None:
         return []
     layers = []
-    for layer in origin.recipe.layers:
-        record = origin.record.get(layer.digest)
-        layers.append(
-            ExpectedLayer(
-                layer=layer.layer,
-                recipe=layer.digest,
-                diff_id=record.diff_id if record else "",
-                written_as=list(record.written_as) if record else [],
-                builds=[build.on for build in record.builds] if record else [],
-            )
+    for step in origin.recipe.layers:
+        expected = ExpectedLayer(
+            layer=step.layer, recipe=step.digest, diff_id="", written_as=[], builds=[]
         )
+        record = origin.record.get(step.digest)
+        if record:
+            expected["diff_id"] = record.diff_id
+            expected["written_as"] = list(record.written_as)
+            expected["builds"] = [build.on for build in record.builds]
+        layers.append(expected)
     return layers

@@ -240,17 +240,20 @@ def behaviour_claims(context: ClaimContext, behaviour: Behaviour) -> Iterator[Cl
 
 
 def example_claims(context: ClaimContext, example: Example) -> Iterator[Claim]:
-    """Yield the claims about an example, one for each of its tiers.
+    """Yield the claims that an example program trains correctly, for example on the CPU and a GPU.
 
-    There is none if the image does not pin what the example needs. A claim is not required if the
-    image lacks the kernels of extensions that the example uses.
+    Yields nothing if the image lacks a package that the example needs. If it lacks only the
+    compiled kernels of such a package, the claims are not required.
     """
     if not all(context.image.pin(name) for name in example.needs):
         return
     reason_without_kernels = ""
     if example.extensions:
         reason_without_kernels = find_reason_without_kernels(context, example)
+
+    # `bounds`: how far results may be from plain torch's in this tier (`cpu`, `gpu`, `multigpu`).
     for tier, bounds in example.tiers.items():
+        unproven = reason_without_kernels or reason_without_gpus(context, tier)
         yield claim(
             f"{tier}-examples",
             example.subject,
@@ -258,7 +261,7 @@ def example_claims(context: ClaimContext, example: Example) -> Iterator[Claim]:
             example.statement,
             expectation_of(example, bounds),
             required=not reason_without_kernels,
-            unproven=reason_without_kernels or reason_without_gpus(context, tier),
+            unproven=unproven,
             not_applicable=reason_not_run(context, example, tier),
         )
 
