@@ -61,12 +61,10 @@ def relative_error(measured: Any, exact: Any) -> float:
 
 
 def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: Any) -> Any:
-    """Compute the logits of a Llama, with every step in `dtype`.
+    """Compute the logits of a Llama in plain torch, with every step in `dtype`.
 
     `weights` are named as transformers saves them. `shape` has the model's sizes, such as the
-    number of layers. `tokens` is [batch, length]; the result is [batch, length, vocabulary]. Each
-    layer changes the states `x`, [batch, length, hidden], twice: x + attention(norm(x)), and then
-    x + down(silu(gate(norm(x))) * up(norm(x))).
+    number of layers. `tokens` is [batch, length]; the result is [batch, length, vocabulary].
     """
     torch = importlib.import_module("torch")
     weights = {name: weight.to(dtype) for name, weight in weights.items()}
@@ -74,18 +72,23 @@ def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: A
     cosine, sine = rotation_factors(shape.head, length, shape.rope_theta)
     cosine, sine = cosine.to(dtype), sine.to(dtype)
 
-    x = weights["model.embed_tokens.weight"][tokens]
+    # [batch, length, hidden]; each layer adds to it twice.
+    states = weights["model.embed_tokens.weight"][tokens]
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}."
-        normed = _rms_norm(x, weights[prefix + "input_layernorm.weight"], shape.epsilon)
-        x = x + _attention(weights, prefix + "self_attn.", shape, normed, cosine, sine)
 
-        normed = _rms_norm(x, weights[prefix + "post_attention_layernorm.weight"], shape.epsilon)
+        # Attention.
+        normed = _rms_norm(states, weights[prefix + "input_layernorm.weight"], shape.epsilon)
+        states = states + _attention(weights, prefix + "self_attn.", shape, normed, cosine, sine)
+
+        # The feed-forward network, SwiGLU: down(silu(gate(states)) * up(states)).
+        norm_weight = weights[prefix + "post_attention_layernorm.weight"]
+        normed = _rms_norm(states, norm_weight, shape.epsilon)
         gate = torch.nn.functional.silu(normed @ weights[prefix + "mlp.gate_proj.weight"].T)
         up = normed @ weights[prefix + "mlp.up_proj.weight"].T
-        x = x + (gate * up) @ weights[prefix + "mlp.down_proj.weight"].T
+        states = states + (gate * up) @ weights[prefix + "mlp.down_proj.weight"].T
 
-    normed = _rms_norm(x, weights["model.norm.weight"], shape.epsilon)
+    normed = _rms_norm(states, weights["model.norm.weight"], shape.epsilon)
     return normed @ weights["lm_head.weight"].T
 
 

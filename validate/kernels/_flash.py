@@ -32,24 +32,28 @@ def packed_case(dtype: str, varlen: Callable[..., Any], rng: SeededRandom) -> Ca
     The case's own tensors are (1, heads, tokens, dim), with the tokens of all four sequences. What
     the kernel gives is compared with plain attention over each sequence by itself.
 
-    varlen: the kernel, `varlen(query, key, value, starts, longest, causal=)`. Its tensors are
-        (tokens, heads, dim). `starts` says where each sequence starts, and where the last one ends;
-        `longest` is the length of the longest.
+    varlen: the kernel, `varlen(query, key, value, boundaries, longest, causal=)`. Its tensors are
+        (tokens, heads, dim). `boundaries` says where each sequence starts, and where the last one
+        ends; `longest` is the length of the longest.
     """
 
     def run(query: Any, key: Any, value: Any) -> Any:
-        """Compute attention by the kernel. All tensors are (1, heads, tokens, dim)."""
-        torch = importlib.import_module("torch")
-        # Where each sequence starts: 0, and the end of each one before it.
-        ends = torch.tensor(_LENGTHS).cumsum(0).tolist()
-        starts = torch.tensor([0, *ends], dtype=torch.int32, device=query.device)
+        """Compute attention with the kernel, in the layout (1, heads, tokens, dim).
 
-        # The kernel's own order is (tokens, heads, dim), without a batch.
-        query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-        output = varlen(query, key, value, starts, max(_LENGTHS), causal=True)
+        `tokens` runs over all sequences of _LENGTHS, one after another.
+        """
+        torch = importlib.import_module("torch")
+        # Where each sequence starts, and last where the last one ends: 0, 1, 131, 198, 453.
+        ends = torch.tensor(_LENGTHS).cumsum(0).tolist()
+        boundaries = torch.tensor([0, *ends], dtype=torch.int32, device=query.device)
+
+        # The kernel's own layout is (tokens, heads, dim), without a batch.
+        packed = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
+        output = varlen(*packed, boundaries, max(_LENGTHS), causal=True)
         return output.transpose(0, 1)[None]
 
-    inputs = {name: rng.normal(1, heads, sum(_LENGTHS), _DIM) for name, heads in _HEADS.items()}
+    tokens = sum(_LENGTHS)
+    inputs = {name: rng.normal(1, heads, tokens, _DIM) for name, heads in _HEADS.items()}
     return Case(
         dtype=dtype,
         inputs=inputs,

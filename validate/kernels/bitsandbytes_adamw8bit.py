@@ -24,13 +24,11 @@ EXPECTED = bounds_around(0.01556, 6e-5)
 
 
 def observe(rng: SeededRandom, optimizer: str) -> Observed:
-    """Train with an 8-bit optimizer of bitsandbytes, and return how far it is from exact AdamW.
+    """Train by an 8-bit AdamW of bitsandbytes, and return how far it ends from torch's in float64.
 
-    The figure is mean |end - exact end| / mean |exact end - start|, where an end is the parameters
-    after twenty steps; exact is torch's AdamW in float64. Facts are the dtypes of the two states
-    (the running means of AdamW), and whether they are paged (the driver may move them to the host).
-    Controls are ends that must be noticed as wrong: with 32-bit states, which are too exact;
-    without a step; and twice as far from the start as the exact end.
+    The distance is relative to how far the float64 training moves the parameters. The facts are the
+    dtypes of AdamW's two running means, and whether they are paged (the driver may move them to the
+    host). Controls are results that must be noticed as wrong.
 
     optimizer: its name in bitsandbytes.optim.
     """
@@ -39,34 +37,38 @@ def observe(rng: SeededRandom, optimizer: str) -> Observed:
     start = rng.normal(*_SHAPE, deviation=0.1)
     gradients = [rng.normal(*_SHAPE, deviation=0.01) for _ in range(_STEPS)]
 
+    # The parameters after all steps: exactly, with 8-bit running means, and with 32-bit ones.
     exact_end, _ = _train(torch.optim.AdamW, start.clone(), gradients)
-    on_device = start.float().to(rng.device)
-    end, states = _train(getattr(optim, optimizer), on_device, gradients)
-    control_end, _ = _train(optim.AdamW32bit, start.float().to(rng.device), gradients)
-    mean_way = (exact_end - start).abs().mean()
+    optimizer_class = getattr(optim, optimizer)
+    end, running_means = _train(optimizer_class, start.float().to(rng.device), gradients)
+    end_with_32_bits, _ = _train(optim.AdamW32bit, start.float().to(rng.device), gradients)
+
+    exact_movement = exact_end - start
+    mean_movement = exact_movement.abs().mean()
 
     def difference(parameters: Any) -> float:
-        """Return how far parameters are from the exact ones, relative to the mean way."""
-        return float((parameters.cpu().double() - exact_end).abs().mean() / mean_way)
+        """Return the mean distance of parameters from the exact ones, relative to the movement."""
+        distances = (parameters.cpu().double() - exact_end).abs()
+        return float(distances.mean() / mean_movement)
 
     controls = {
-        "32-bit states": difference(control_end),
+        # Too exact for 8 bits.
+        "32-bit states": difference(end_with_32_bits),
         "no step": difference(start),
-        "twice the way": difference(start + 2 * (exact_end - start)),
+        "twice the way": difference(start + 2 * exact_movement),
     }
+    dtypes = [str(running_means[name].dtype) for name in ("state1", "state2")]
+    is_paged = bool(getattr(running_means["state1"], "is_paged", False))
     return {
         "figures": {DIFFERENCE: {"value": difference(end), "controls": controls}},
-        "facts": {
-            "states": [str(states[name].dtype) for name in ("state1", "state2")],
-            "paged": bool(getattr(states["state1"], "is_paged", False)),
-        },
+        "facts": {"states": dtypes, "paged": is_paged},
     }
 
 
 def _train(optimizer: Any, start: Any, gradients: Any) -> tuple[Any, Any]:
-    """Take a step with each gradient, and return the parameters and the optimizer's states.
+    """Take a step with each gradient, and return the parameters and the optimizer's state.
 
-    The states are a dictionary by name. `start` is not changed.
+    The state of AdamW is its running means, by name. `start` is not changed.
 
     optimizer: a class whose constructor takes the arguments of torch.optim.AdamW.
     start: a tensor, whose device and dtype are those of the training.

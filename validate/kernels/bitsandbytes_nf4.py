@@ -63,18 +63,20 @@ def _plain(x: Any, packed: Any, scales: Any) -> Any:
 
 
 def _case(dtype: str, rows: int, grad_inputs: Sequence[str], rng: SeededRandom) -> Case:
-    """Return a case of a product with a 4-bit weight, whose codes and scales are drawn at random.
-
-    They do not come from a quantiser, whose errors could hide those of the product.
+    """Return a case of a matrix product with a weight in bitsandbytes' 4-bit format NF4.
 
     dtype: torch's name of the dtype in which the product is computed.
-    rows: of the input; with one row, a single token, bitsandbytes runs another CUDA kernel.
+    rows: of the input; for one row, a single token, bitsandbytes runs another CUDA kernel.
     grad_inputs: inputs whose gradients are compared.
     """
+    # The codes and scales of the weight are random. Those of a quantiser would have errors, which
+    # could hide errors of the product.
+    weight_values = _OUT * _IN
     inputs = {
         "x": rng.normal(rows, _IN),
-        "packed": rng.integers(0, 256, _OUT * _IN // 2, 1, dtype="uint8"),
-        "scales": rng.normal(_OUT * _IN // nf4.BLOCK_SIZE).abs() + 0.5,
+        # Two codes of 4 bits in each byte.
+        "packed": rng.integers(0, 256, weight_values // 2, 1, dtype="uint8"),
+        "scales": rng.normal(weight_values // nf4.BLOCK_SIZE).abs() + 0.5,
     }
     return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=grad_inputs)
 

@@ -10,13 +10,15 @@ _WIDTH = 141
 
 
 def _block(x: Any, weight: Any, gain: Any) -> Any:
-    """Compute a norm, a product, a gate and a softmax: reductions around a matrix product.
+    """Compute RMS norm, SwiGLU and softmax, and add the input: reductions around a matrix product.
 
     x: (rows, _WIDTH), like the result. weight: (_WIDTH, 2 * _WIDTH). gain: (_WIDTH,).
     """
-    normed = x * (x.pow(2).mean(-1, keepdim=True) + 1e-5).rsqrt() * gain
+    mean_square = x.pow(2).mean(-1, keepdim=True)
+    normed = x * (mean_square + 1e-5).rsqrt() * gain
     gate, up = (normed @ weight).chunk(2, dim=-1)
-    return (gate.sigmoid() * gate * up).softmax(-1) + x
+    swiglu = gate.sigmoid() * gate * up
+    return swiglu.softmax(-1) + x
 
 
 def _compiled(x: Any, weight: Any, gain: Any) -> Any:

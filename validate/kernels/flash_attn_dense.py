@@ -12,11 +12,12 @@ from validate.kernels._flash import of_flash_attn
 
 
 def _flash_attention(query: Any, key: Any, value: Any, causal: bool) -> Any:
-    """Return attention by flash-attn. All tensors are (batch, heads, length, dim)."""
+    """Compute attention with flash-attn, for tensors of the layout (batch, heads, length, dim)."""
     flash_attn_func = importlib.import_module("flash_attn").flash_attn_func
-    # flash-attn's own order is (batch, length, heads, dim).
-    query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    output = flash_attn_func(query, key, value, causal=causal)
+    # flash-attn's own layout is (batch, length, heads, dim).
+    output = flash_attn_func(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), causal=causal
+    )
     return output.transpose(1, 2)
 
 

@@ -236,38 +236,40 @@ def _find_observed_problems(expect: KernelExpect, observed: ObservedEvidence) ->
 
 
 def _summarise(expect: KernelExpect, evidence: KernelEvidence) -> str:
-    """Return the reason of a PASS, as one line for people.
+    """Write what was measured of a kernel that passed, as one line for people.
 
-    It says how much of the tolerance was used, gives the figures, names the kernels that ran, and
-    the cases that were not claimed.
+    For example: `2 results of 1 case use at most 31% of the tolerance; ran flash_fwd_kernel`.
     """
     parts = []
-    # Cases that this GPU cannot run: they are among the expected ones, but did not run.
-    gated = _list_gated_reasons(evidence)
+    # Why this GPU cannot run some cases: these are among the expected ones, but did not run.
+    reasons_of_gpu = _list_gated_reasons(evidence)
     shares = list(_measure_shares_of_tolerance(expect, evidence["cases"]))
     if shares:
-        count = len(expect["cases"]) - len(gated)
-        cases = f"{count} case{'s' if count > 1 else ''}"
+        count = len(expect["cases"]) - len(reasons_of_gpu)
+        cases = "1 case" if count == 1 else f"{count} cases"
+        largest_share = max(shares)
         parts.append(
-            f"{len(shares)} results of {cases} use at most {max(shares):.0%} of the tolerance"
+            f"{len(shares)} results of {cases} use at most {largest_share:.0%} of the tolerance"
         )
 
     figures = evidence.get("observed", {}).get("figures", {})
     for name in expect["figures"]:
         parts.append(f"{name} {_write_five_digits(figures[name]['value'])}")
 
-    # `matching` has all names that match a pattern. One of them shows that such a kernel ran.
-    kernels = [
-        shorten_name(names[0]) for names in evidence["kernels"]["matching"].values() if names
-    ]
+    # CUDA kernels that ran, by the pattern that their names match. The first name is enough.
+    kernels = []
+    for names in evidence["kernels"]["matching"].values():
+        if names:
+            kernels.append(shorten_name(names[0]))
     if kernels:
         parts.append(f"ran {_list_once(kernels)}")
     remark = _remark_on_unknown_kernels(expect, evidence)
     if remark:
         parts.append(remark)
 
-    # Cases that these versions cannot run (`left_out`) or this GPU cannot run, by reason.
-    for reason in dict.fromkeys([*expect.get("left_out", {}).values(), *gated]):
+    # `left_out`: why these versions of packages cannot run some cases. Each reason is written once.
+    reasons_of_versions = expect.get("left_out", {}).values()
+    for reason in dict.fromkeys([*reasons_of_versions, *reasons_of_gpu]):
         parts.append(f"not claimed: {reason}")
     return "; ".join(parts)
 

@@ -161,11 +161,11 @@ def device_facts(torch: Any) -> DeviceFacts:
 
 
 def compare(rng: SeededRandom, make_case: Callable[[SeededRandom], Case]) -> CaseEvidence:
-    """Run a case, and return the errors of its results, relative to exact ones.
+    """Run one case of a kernel, and compare its outputs and gradients with exact ones.
 
-    Measured are the kernel's error, plain torch's error in the same dtype, and the errors of
-    results that were spoiled on purpose (controls). Exact results are plain torch's on the CPU in
-    float64 (or int64), from inputs that were rounded to the case's dtype.
+    Returns the relative errors of the kernel, of plain torch in the same dtype, and of results that
+    were spoiled on purpose (controls). Exact results are plain torch's on the CPU, in float64 or,
+    for whole numbers, int64.
 
     make_case: draws the inputs with the random numbers of `rng`, and returns the case.
     """
@@ -173,39 +173,39 @@ def compare(rng: SeededRandom, make_case: Callable[[SeededRandom], Case]) -> Cas
     torch = rng.torch
     dtype = getattr(torch, case.dtype)
 
-    # The exact results start from rounded inputs, which the kernel gets too: so its error is not
-    # that of rounding the inputs.
+    # The exact computation starts from the same rounded inputs as the kernel, so that the rounding
+    # of inputs does not count as the kernel's error.
     exact_dtype = torch.float64 if dtype.is_floating_point else torch.int64
     rounded = {name: _cast(value, dtype) for name, value in case.inputs.items()}
     exact_inputs = {name: _cast(value, exact_dtype) for name, value in rounded.items()}
-    reference = _compute_results(rng, case, case.plain, exact_inputs)
+    exact_results = _compute_results(rng, case, case.plain, exact_inputs)
 
-    # On the device, first by plain torch and then by the kernel. Each is a stretch of the profile,
-    # so that it tells which CUDA kernels each of them runs.
+    # On the device, first by plain torch and then by the kernel. `begin` marks in the profile which
+    # of the two runs, so that each CUDA kernel is known to belong to one of them.
     on_device = {name: value.to(rng.device) for name, value in rounded.items()}
     rng.begin(PLAIN)
     if dtype.is_floating_point:
-        plain = _compute_results(rng, case, case.plain, on_device)
+        plain_results = _compute_results(rng, case, case.plain, on_device)
     else:
         # Whole numbers are not rounded: plain torch's result is the exact one.
-        plain = reference
+        plain_results = exact_results
     rng.begin(CLAIMED)
     results = _compute_results(rng, case, case.run, on_device)
     rng.begin(None)
 
     outputs: dict[str, Output] = {}
-    for name, value in results.items():
+    for name, result in results.items():
         outputs[name] = {
             "backward": _is_gradient(name),
-            "error": relative_error(value, reference[name]),
-            "plain_error": relative_error(plain[name], reference[name]),
+            "error": relative_error(result, exact_results[name]),
+            "plain_error": relative_error(plain_results[name], exact_results[name]),
         }
     return {
         "dtype": case.dtype,
-        "shapes": {name: list(value.shape) for name, value in case.inputs.items()},
-        "finite": all(bool(torch.isfinite(value).all()) for value in results.values()),
+        "shapes": {name: list(tensor.shape) for name, tensor in case.inputs.items()},
+        "finite": all(bool(torch.isfinite(result).all()) for result in results.values()),
         "outputs": outputs,
-        "controls": _measure_controls(case, results, reference),
+        "controls": _measure_controls(case, results, exact_results),
     }
 
 

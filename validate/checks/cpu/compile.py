@@ -66,8 +66,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CompileEvidence]]:
 def compile_function() -> CompileEvidence:
     """Compile a function from an empty cache, and compare its result with float64.
 
-    The evidence also has the traces that a compilation leaves: torch's counters, the libraries in
-    the cache folder, and which of them are mapped into this process.
+    The evidence also has what shows that something was compiled and run: torch's counters, the
+    libraries in the cache folder, and which of them are mapped into this process.
     """
     torch = importlib.import_module("torch")
     cache = Path(os.environ[_CACHE_VARIABLE])
@@ -76,15 +76,22 @@ def compile_function() -> CompileEvidence:
     counters = importlib.import_module("torch._dynamo.utils").counters
 
     def function(value: Any, weight: Any) -> Any:
-        """Return softmax(gelu(value * weight + 1)) over each row, as a function to compile."""
-        return torch.softmax(torch.nn.functional.gelu(value * weight + 1.0), dim=-1)
+        """Return softmax(gelu(value * weight + 1)) over each row."""
+        activated = torch.nn.functional.gelu(value * weight + 1.0)
+        return torch.softmax(activated, dim=-1)
 
     value, weight = draw_inputs(torch)
     exact = function(value.double(), weight.double())
-    result = torch.compile(function, fullgraph=True)(value, weight)
+    eager_result = function(value, weight)
+    compiled = torch.compile(function, fullgraph=True)
+    result = compiled(value, weight)
 
+    # Paths of the compiled libraries, below the cache folder.
     libraries = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
     mapped_files = list_mapped_files(re.escape(str(cache)))
+    mapped_libraries = [name for name in libraries if str(cache / name) in mapped_files]
+
+    # Variables that change what torch compiles, for the report.
     environment = {}
     for name, text in os.environ.items():
         if name.startswith(_SETTINGS) and name != _CACHE_VARIABLE:
@@ -98,9 +105,9 @@ def compile_function() -> CompileEvidence:
         "breaks": sum(counters["graph_break"].values()),
         "generated": metrics.generated_kernel_count,
         "libraries": libraries,
-        "mapped": [name for name in libraries if str(cache / name) in mapped_files],
-        # `plain_error` is that of float32 itself: the judge makes the tolerance from it.
-        "plain_error": relative_error(function(value, weight), exact),
+        "mapped": mapped_libraries,
+        # The error of float32 itself, from which the judge makes the tolerance.
+        "plain_error": relative_error(eager_result, exact),
         "found_error": relative_error(result, exact),
         "control_error": relative_error(result * _CONTROL_SCALE, exact),
     }

@@ -45,20 +45,26 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceMapEvidence]]:
 
 
 def place_models(folder: Path) -> DeviceMapEvidence:
-    """Load a tiny Llama with `device_map="auto"`, with enough memory and with too little.
+    """Load a tiny Llama with `device_map="auto"`, and compare its logits with a plain load.
 
-    With too little, layers lie on disk in `folder` and are loaded as they run.
+    It is loaded twice: with enough memory, and with too little. With too little, transformers puts
+    some layers on disk in `folder`, and loads them as they run.
     """
-    llama, torch = SavedLlama(folder / "model"), importlib.import_module("torch")
+    torch = importlib.import_module("torch")
     automodel = importlib.import_module("transformers").AutoModelForCausalLM
+    llama = SavedLlama(folder / "model")
     plain_logits = compute_logits(automodel.from_pretrained(llama.folder), llama)
 
+    # With enough memory.
     whole = automodel.from_pretrained(llama.folder, device_map="auto")
-    # Part of the model ("": all of it) -> where it is. Newer releases of transformers set it only
-    # for a model in several places.
-    device_map = getattr(whole, "hf_device_map", {"": whole.device})
     whole_logits = compute_logits(whole, llama)
+    # Part of the model ("": all of it) -> its device. Newer releases of transformers set this only
+    # for a model on several devices.
+    device_map = getattr(whole, "hf_device_map", {"": whole.device})
+    # Parameters without data stayed on the device `meta`.
+    unplaced = sum(parameter.device.type == "meta" for parameter in whole.parameters())
 
+    # With too little memory.
     model_bytes = sum(tensor.numel() * tensor.element_size() for tensor in llama.saved.values())
     split = automodel.from_pretrained(
         llama.folder,
@@ -67,17 +73,22 @@ def place_models(folder: Path) -> DeviceMapEvidence:
         offload_folder=str(folder / "offload"),
     )
     split_logits = compute_logits(split, llama)
-    # The control: each logit is that of its neighbour in the vocabulary.
+    # The control, wrong logits that the judge must notice: each is its neighbour's.
     shifted_logits = torch.roll(split_logits, 1, -1)
+
     return {
         "devices": sorted({str(device) for device in device_map.values()}),
-        # Parameters without data stayed on the device `meta`.
-        "unplaced": sum(parameter.device.type == "meta" for parameter in whole.parameters()),
-        "deviation": float((whole_logits - plain_logits).abs().max()),
+        "unplaced": unplaced,
+        "deviation": largest_deviation(whole_logits, plain_logits),
         "split_devices": sorted({str(device) for device in split.hf_device_map.values()}),
-        "split_deviation": float((split_logits - plain_logits).abs().max()),
-        "split_control": float((shifted_logits - plain_logits).abs().max()),
+        "split_deviation": largest_deviation(split_logits, plain_logits),
+        "split_control": largest_deviation(shifted_logits, plain_logits),
     }
+
+
+def largest_deviation(logits: Any, plain_logits: Any) -> float:
+    """Return the largest absolute difference of two tensors."""
+    return float((logits - plain_logits).abs().max())
 
 
 def compute_logits(model: Any, llama: SavedLlama) -> Any:

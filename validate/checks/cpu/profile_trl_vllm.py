@@ -35,16 +35,18 @@ _CHANGE = 1.5
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Measure what trl's GRPO hands over to vLLM, without a GPU and without vLLM's engine.
+    """Measure what trl's GRPO hands over to vLLM, without a GPU and with a stand-in for vLLM.
 
-    Yields what was measured of each subject that has a claim: `grpo-arguments` (a training whose
-    answers a stand-in samples), `server-weights` and `server-adapters` (how they are packed).
+    Yields the name and the result of each of three measurements that a claim asks for:
+    `grpo-arguments` (a short training), `server-weights` and `server-adapters` (how weights are
+    packed for vLLM's server).
     """
     # The matrices are tiny: several threads would wait more than they compute.
     importlib.import_module("torch").set_num_threads(1)
-    # trl makes vLLM's engine by the name LLM of this module: put the sampler in its place.
+    # trl looks up vLLM's engine as `LLM` in this module, so the stand-in is put in its place.
     generation: Any = importlib.import_module("trl.generation.vllm_generation")
     generation.LLM = _Sampler
+
     with tempfile.TemporaryDirectory(prefix="trl-") as name:
         folder = Path(name)
         measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {

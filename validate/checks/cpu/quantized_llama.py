@@ -531,7 +531,7 @@ def find_lora_problems(evidence: LoraEvidence) -> Iterator[str]:
     elif abs(loss - plain_loss) > BACKWARD_FLOOR * plain_loss:
         yield f"the loss is {loss:.5f}, plain torch's is {plain_loss:.5f}"
 
-    yield from adapter_problems(evidence["adapters"])
+    yield from find_adapter_problems(evidence["adapters"])
 
     if not evidence["base_count"]:
         yield "no base weight was looked at"
@@ -539,42 +539,40 @@ def find_lora_problems(evidence: LoraEvidence) -> Iterator[str]:
         yield f"the step changed frozen weights: {listed(evidence['base_changed'])}"
 
 
-def adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
-    """Yield what is wrong with the matrices B of the adapters after a step.
+def find_adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
+    """Yield a sentence for each thing that is wrong with LoRA's adapters after a training step.
 
-    An adapter adds the product of two small matrices, B and A, to a weight. B starts at zero, and
-    must be plain torch's B after the step. `adapters`: name -> the largest value of B before and
-    after, its relative error, and that of a B that is wrong on purpose (`control`).
+    An adapter adds the product of two small matrices, B and A, to a weight. B is zero before the
+    step. After it, B must be what the same step in plain torch gives. `adapters` is by name.
     """
     if not adapters:
         yield "no adapter was attached"
 
-    # B is still zero, or it is no number.
-    unmoved = list_adapters(adapters, lambda adapter: not is_beyond(adapter["after"], 0.0))
+    # `before` and `after` are the largest value of B. A B that is no number has not moved.
+    moved = {name for name, adapter in adapters.items() if is_beyond(adapter["after"], 0.0)}
+    unmoved = [name for name in adapters if name not in moved]
     if unmoved:
         count = f"{len(unmoved)} of {len(adapters)}"
         yield f"B did not move in {count} adapters: {listed(unmoved, limit=1)}"
 
-    nonzero_before = list_adapters(adapters, lambda adapter: adapter["before"] != 0)
+    nonzero_before = [name for name, adapter in adapters.items() if adapter["before"] != 0]
     if nonzero_before:
         yield f"B was not zero before the step in {listed(nonzero_before, limit=1)}"
 
-    wrong = list_adapters(adapters, lambda adapter: not is_within(adapter["error"], BACKWARD_FLOOR))
+    wrong = []
+    for name, adapter in adapters.items():
+        if not is_within(adapter["error"], BACKWARD_FLOOR):
+            wrong.append(name)
     # A matrix that did not move is wrong, too: that was reported above.
     if wrong and not unmoved:
         error = scientific(adapters[wrong[0]]["error"])
         yield f"B is off by {error} (at most {BACKWARD_FLOOR:.0e}) in {listed(wrong, limit=1)}"
 
-    for name, adapter in adapters.items():
-        if name not in unmoved:
-            yield from control_problems(name, BACKWARD_FLOOR, {"scaled": adapter["control"]})
-
-
-def list_adapters(
-    adapters: Mapping[str, Adapter], condition: Callable[[Adapter], bool]
-) -> list[str]:
-    """Return the names of the adapters for which the condition is true."""
-    return [name for name, adapter in adapters.items() if condition(adapter)]
+    # `control` is the error of a B that is wrong on purpose: the limit must reject it.
+    for name in adapters:
+        if name in moved:
+            controls = {"scaled": adapters[name]["control"]}
+            yield from control_problems(name, BACKWARD_FLOOR, controls)
 
 
 CLAIMS = {

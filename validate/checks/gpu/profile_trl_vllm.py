@@ -86,12 +86,12 @@ class RatioFigures(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    """Yield each claim's subject and its evidence.
+    """Measure vLLM as trl uses it, for each claim, and yield the claim's subject and the result.
 
-    Each engine of ENGINES has a process of its own, because an engine's memory comes free only when
-    its process ends. trl's own engine is measured once for its three subjects (`grpo-step`,
-    `weight-sync` and `sleep`). Examples of this profile run here, too, because this check runs
-    alone: vLLM ends with an error if memory comes free while it measures how much there is.
+    A subject is a setting of vLLM's engine (ENGINES), one of three things about trl's own engine
+    (`grpo-step`, `weight-sync` and `sleep`), or an example program. Examples run here, too, because
+    nothing else runs at the same time: vLLM fails if memory comes free while it measures how much
+    there is.
     """
     # vLLM must run in this process, where its model can be reached.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -99,22 +99,22 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # With a second GPU, the Trainer would split its batches over both (_examples.measure).
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    # The evidence of trl's own engine: subject -> evidence; empty until it was measured.
+    # Subject -> evidence, of trl's own engine; empty until it was measured.
     colocated: Mapping[str, Any] = {}
     for claim in claims:
         if "example" in claim.expect:
             yield from _examples.measure([claim])
         elif claim.subject in ENGINES:
+            # In a process of its own: an engine's memory comes free only when its process ends.
             measure_engine = functools.partial(measure_rollout, ENGINES[claim.subject])
             yield claim.subject, measure_in_fork(measure_engine)
         else:
+            # trl's own engine is measured once, for all three of its subjects.
             if not colocated:
                 colocated = measure_in_fork(measure_colocated_engine)
-            if "error" in colocated:
-                # Nothing was measured: each of its subjects gets the error.
-                yield claim.subject, colocated
-            else:
-                yield claim.subject, colocated[claim.subject]
+            # After an error nothing is measured, and each subject gets the error.
+            evidence = colocated if "error" in colocated else colocated[claim.subject]
+            yield claim.subject, evidence
 
 
 def measure_rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:

@@ -117,11 +117,10 @@ class StepEvidence(TrainedAndRead, total=False):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
-    """Train each variant that a claim asks for, and yield its name and evidence.
+    """Train the variants of the model that the claims name, and yield each with what was measured.
 
-    The eager model is trained even if no claim asks for it, because the others are compared with
-    it. Variants are trained in the order of VARIANTS: the eager model first, and Liger last, since
-    it patches transformers. The evidence of a run that raised an error is that error.
+    The eager model is always trained, because the other variants are compared with it. If a run
+    raises an error, the error is yielded in place of its figures.
     """
     # torch sets variables of its own when it is imported, so ours are read first.
     environment = runner.environment()
@@ -131,32 +130,34 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
     rows = claims[0].expect["rows"]
     with timing.watch_gpu(torch) as (watch, conditions):
         eager_run: TrainedAndRead = {}
+        # In the order of VARIANTS: the eager model is first, and Liger last, as it patches
+        # transformers.
         for name in VARIANTS:
             is_claimed = name in claimed_variants
             if not is_claimed and name != EAGER:
                 continue
+
             run = attempt(partial(train, name, torch, "cuda", rows, watch))
-            # Readings of the GPU while it worked: they belong to the conditions. A run that raised
-            # an error has none.
-            under_load = run.pop("under_load", [])
+            # The GPU's clocks and the like during the run are reported with what else may have
+            # disturbed it. A run that raised an error has none.
+            readings = run.pop("under_load", [])
             if name == EAGER:
                 eager_run = run
-            if not is_claimed:
-                continue
 
-            evidence = cast(
-                "StepEvidence",
-                {
-                    **run,
-                    "device": runner.device_facts(torch),
-                    "environment": environment,
-                    "conditions": {**conditions, "under_load": under_load},
-                },
-            )
-            # If the eager model's run raised an error, there is nothing to compare with.
-            if name != EAGER and "trained" in eager_run:
-                evidence["eager"] = eager_run["trained"]
-            yield name, evidence
+            if is_claimed:
+                evidence = cast(
+                    "StepEvidence",
+                    {
+                        **run,
+                        "device": runner.device_facts(torch),
+                        "environment": environment,
+                        "conditions": {**conditions, "under_load": readings},
+                    },
+                )
+                # If the eager model's run raised an error, there is nothing to compare with.
+                if name != EAGER and "trained" in eager_run:
+                    evidence["eager"] = eager_run["trained"]
+                yield name, evidence
 
 
 def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> TrainedAndRead:

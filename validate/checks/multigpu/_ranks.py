@@ -471,10 +471,10 @@ def _find_comparison_problems(
 
 
 def _summarise(requirements: Requirements, ranks: Sequence[ComputingRank]) -> str:
-    """Return what all ranks reported, in a line: `2 ranks: gradients within 6.0e-08, sharded`.
+    """Write what all ranks measured as one line: `2 ranks: gradients within 6.0e-08, sharded`.
 
-    `requirements` names what they reported: errors of comparisons, figures and facts. All of it was
-    judged to be right before.
+    Ranks are processes that train together. `requirements` names the errors, figures and facts that
+    each of them measured. They have been judged before, and are right.
     """
     parts = []
     for name in requirements.tolerance:

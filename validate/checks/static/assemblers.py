@@ -115,16 +115,23 @@ def run_assembler(program: str, expected_archs: list[int]) -> Assembler:
 
 
 def judge(_subject: str, expect: AssemblersExpect, evidence: AssemblersEvidence) -> Finding:
-    """Pass if each ptxas runs, and its `--help` lists every GPU that it has to know."""
+    """Pass if each ptxas (CUDA's assembler) runs, and lists every GPU that it has to know.
+
+    The evidence has the path of each ptxas, with the GPUs it has to know (`asked`) and those that
+    its `--help` lists (`archs`).
+    """
+    programs = evidence["programs"]
     faults = []
-    for program, assembler in evidence["programs"].items():
-        unknown = [f"sm_{arch}" for arch in assembler["asked"] if arch not in assembler["archs"]]
+    for path, assembler in programs.items():
         if assembler["error"]:
-            faults.append(f"{program}: {assembler['error']}")
-        elif unknown:
-            faults.append(f"{program} does not know {listed(unknown)}")
+            faults.append(f"{path}: {assembler['error']}")
+            continue
+        unknown = [f"sm_{arch}" for arch in assembler["asked"] if arch not in assembler["archs"]]
+        if unknown:
+            faults.append(f"{path} does not know {listed(unknown)}")
+
     known = ", ".join(f"sm_{arch}" for arch in expect["archs"])
-    return conclude(faults, f"{listed(list(evidence['programs']))}: {known}")
+    return conclude(faults, f"{listed(list(programs))}: {known}")
 
 
 CLAIMS = {"toolkit/ptxas": judge, "toolkit/triton-ptxas": judge}

@@ -361,14 +361,14 @@ def count_hidden(regions: Sequence[Region], targets: Sequence[int]) -> dict[str,
 
 
 def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
-    """Return which GPU code in a library is surplus: pruning should have taken it out.
+    """Return the GPU code in a library that the image's GPUs do not need and that is still there.
 
-    `data` is the library's content, and `task` names the GPUs (targets) that the code is for. The
-    result has the architectures of all code, and those and the bytes of the surplus, and of code
-    that is marked as taken out and still there.
+    In an image for one GPU architecture, the code for others was overwritten with zeros (pruned).
+    `data` is the library's content, and `task.targets` are the GPUs to keep code for. Code that is
+    left is `surplus`; `marked` is code that bears the mark of pruning, and was not overwritten.
 
-    In some regions pruning leaves code that no target needs, because a fault of the library would
-    no longer show without it. These regions are counted (`whole`), and that code is no surplus.
+    In some regions of a library, code for other GPUs is left on purpose: a fault of the library
+    would no longer show without it. These regions are counted (`whole`).
     """
     # None: the library is NVIDIA's own, and the pruner decides about it as a whole.
     excuses = None if task.by_design is None else Excuses(task.by_design)

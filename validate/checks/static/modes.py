@@ -146,38 +146,43 @@ class NeededPaths(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Find paths whose mode or owner is wrong, and programs that have more rights than users.
+    """Find files with a wrong mode or owner, and programs that give their caller more rights.
 
-    Yields the subject of each claim with the result. All paths are looked at once, for all claims.
-    Only which folders must be open to everybody depends on the claim.
+    Yields what was found for each claim, with the claim's subject.
     """
-    # Path -> what lstat says of it, for everything in the image.
+    # Path -> its mode and owner, for everything in the image. This is read once, for all claims.
     paths = read_image_paths().facts
-    faults = find_faults(paths)
+    common_faults = find_faults(paths)
 
-    # Programs that run with other rights than their caller's. Those that Debian packages brought
-    # are expected.
+    # Programs that run with other rights than their caller's (setuid and the like). Those that
+    # Debian packages brought are expected.
     privileged = sorted(path for path, facts in paths.items() if has_privileges(path, facts))
     files_of_debian = debian.read_package_files().md5
-    strange = [path for path in privileged if path not in files_of_debian]
+    unexpected = [path for path in privileged if path not in files_of_debian]
+
     for claim in claims:
-        folders = [*_FOR_EVERYBODY]
+        # Which folders must be open to everybody depends on the claim.
+        open_folders = [*_FOR_EVERYBODY]
         if claim.expect["image_kind"] == ImageKind.OURS:
-            folders += _OUR_FOLDERS_FOR_EVERYBODY
-        every_fault = {**faults, **dict(find_closed_folders(paths, folders))}
-        strange_of_claim = strange
+            open_folders += _OUR_FOLDERS_FOR_EVERYBODY
+        faults = {**common_faults, **dict(find_closed_folders(paths, open_folders))}
+
+        unexpected_of_claim = unexpected
         if "part" in claim.expect:
-            # On a custom base two claims share the faults.
+            # On a user's own base image, one claim is about what we need there, and another one
+            # about all else.
             needed = list_needed(paths)
             part = claim.expect["part"]
-            every_fault = {path: every_fault[path] for path in needed.choose(part, every_fault)}
-            strange_of_claim = needed.choose(part, strange)
+            faults = {path: faults[path] for path in needed.choose(part, faults)}
+            unexpected_of_claim = needed.choose(part, unexpected)
+
+        first_faults = sorted(faults.items())[:_MOST_LISTED]
         evidence: Measured = {
             "files": len(paths),
-            "privileged": [describe_privileges(path, paths[path]) for path in strange_of_claim],
-            "packaged": len(privileged) - len(strange),
-            "faults": dict(sorted(every_fault.items())[:_MOST_LISTED]),
-            "faults_count": len(every_fault),
+            "privileged": [describe_privileges(path, paths[path]) for path in unexpected_of_claim],
+            "packaged": len(privileged) - len(unexpected),
+            "faults": dict(first_faults),
+            "faults_count": len(faults),
         }
         yield claim.subject, evidence
 

@@ -490,12 +490,13 @@ def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Fin
 
 
 def judge_additions(_subject: str, expect: AdditionsExpect, evidence: LockEvidence) -> Finding:
-    """Pass if nothing that a derived image added is known to fail in its base image.
+    """Fail if an image has packages that are known not to work with the image it was built FROM.
 
-    `expect["known"]` lists packages and variables that fail there. `expect["conflicts"]` lists
-    releases of packages that fail together, whether they were added or not.
+    `expect["pinned"]` are the packages of that image, and `expect["known"]` lists packages and
+    variables that fail with them. `expect["conflicts"]` lists releases of packages that fail
+    together, whether they were added or not. `evidence["installed"]`: package -> its versions.
     """
-    measured = evidence["installed"]
+    installed_versions = evidence["installed"]
     faults = []
     for failure in expect["known"]:
         fault = describe_failure(failure, expect["pinned"], evidence)
@@ -506,13 +507,12 @@ def judge_additions(_subject: str, expect: AdditionsExpect, evidence: LockEviden
         packages = conflict["packages"]
         if all(is_installed(name, bounds, evidence) for name, bounds in packages.items()):
             # `transformers 4.57.1 and peft 0.13.2 fail together: ...`
-            releases = [f"{name} {listed(measured[name])}" for name in packages]
+            releases = [f"{name} {listed(installed_versions[name])}" for name in packages]
             faults.append(f"{' and '.join(releases)} fail together: {conflict['why']}")
 
-    added = [name for name in measured if name not in expect["pinned"]]
-    return conclude(
-        faults, f"{len(added)} distributions were added, and none of them is known to fail here"
-    )
+    added = [name for name in installed_versions if name not in expect["pinned"]]
+    text = f"{len(added)} distributions were added, and none of them is known to fail here"
+    return conclude(faults, text)
 
 
 def describe_failure(failure: KnownFailure, pinned: list[str], evidence: LockEvidence) -> str:

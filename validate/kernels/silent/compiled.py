@@ -42,17 +42,15 @@ def compile_arange(torch: Any, device: str) -> Comparison:
 
 
 def compile_stale_float(torch: Any, device: str) -> Comparison:
-    """Compile one function with four different limits, and return what each computes.
+    """Compare a closure over four different limits, compiled by torch.compile, with it run eagerly.
 
-    Returned are outputs and gradients, by torch.compile and eagerly. The fault is that a compiled
-    function computes with the limit of another one. From the third limit on, Inductor makes it an
-    input of the compiled program, so there are four: two that are part of a program, and two that
-    are inputs.
+    The fault is that a compiled closure computes with the limit of another one. Inductor compiles
+    the first two limits into the program, and makes the third and fourth an input of it.
     """
-    x = (8 * torch.randn(16, 64, device=device)).requires_grad_()
+    inputs = (8 * torch.randn(16, 64, device=device)).requires_grad_()
 
-    def make_program(limit: float) -> Callable[..., Any]:
-        """Return SwiGLU with its inputs limited, as a function that has the limit from here."""
+    def make_swiglu(limit: float) -> Callable[..., Any]:
+        """Return SwiGLU with its gate and its other input limited to `limit`."""
 
         def swiglu(x: Any) -> Any:
             gate, up = torch.chunk(x, 2, dim=-1)
@@ -61,16 +59,20 @@ def compile_stale_float(torch: Any, device: str) -> Comparison:
 
         return swiglu
 
-    def run_all(compile_program: Callable[..., Any]) -> list[Any]:
-        """Return the output and the gradient of the function with each limit."""
+    def run_with_each_limit(wrap: Callable[..., Any]) -> list[Any]:
+        """Wrap SwiGLU by torch.compile or nothing, and return each output and input gradient."""
         results = []
         for limit in (10.0, 7.0, 5.0, 3.0):
-            output = compile_program(make_program(limit))(x)
-            results += [output, *torch.autograd.grad(output.sum(), x)]
+            swiglu = wrap(make_swiglu(limit))
+            output = swiglu(inputs)
+            results += [output, *torch.autograd.grad(output.sum(), inputs)]
         return results
 
     torch._dynamo.reset()
-    return Comparison(computed=run_all(torch.compile), reference=run_all(lambda program: program))
+    return Comparison(
+        computed=run_with_each_limit(torch.compile),
+        reference=run_with_each_limit(lambda swiglu: swiglu),
+    )
 
 
 def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
@@ -80,16 +82,21 @@ def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
     `count` is the number of rows.
     """
 
-    def sum_rows(x: Any, bias: Any, index: Any) -> Any:
-        """Add the bias to each row, and add all rows with the index 0 up. Returns shape (1, 1)."""
-        rows = x + bias
-        total = torch.zeros(1, 1, device=device)
-        return total.scatter_reduce(0, index.unsqueeze(-1).expand_as(rows), rows, "sum")
+    def sum_biased_rows(rows: Any, bias: Any, index: Any) -> Any:
+        """Add the bias to each of the rows (count, 1), and return their sum (1, 1).
 
-    x = torch.randn(count, 1, device=device)
+        `index` (count) says to which row of the result each row is added: always to the only one.
+        """
+        biased_rows = rows + bias
+        total = torch.zeros(1, 1, device=device)
+        # scatter_reduce needs an index for each element, not only for each row.
+        index = index.unsqueeze(-1).expand_as(biased_rows)
+        return total.scatter_reduce(0, index, biased_rows, "sum")
+
+    rows = torch.randn(count, 1, device=device)
     bias = torch.full((1,), 5.0, device=device)
     index = torch.zeros(count, dtype=torch.int64, device=device)
-    return _compare(torch, sum_rows, x, bias, index, dynamic=False)
+    return _compare(torch, sum_biased_rows, rows, bias, index, dynamic=False)
 
 
 def compile_index_add(torch: Any, device: str) -> Comparison:
@@ -130,14 +137,21 @@ def compile_item_loop(torch: Any, device: str) -> Comparison:
     """
 
     def adam_step(parameter: Any, gradient: Any, mean: Any, square: Any, steps: Any) -> Any:
-        """Change a parameter, the running means of Adam and the number of steps, in place."""
+        """Do one step of Adam (learning rate 0.001) in place.
+
+        `mean` is the running mean of the gradient, `square` that of its square, and `steps` a
+        tensor that counts the steps.
+        """
         steps.add_(1)
         mean.mul_(0.9).add_(gradient, alpha=0.1)
         square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        # Both means start at 0, and are corrected for that by the number of the step.
+
+        # Both means started at 0, which Adam corrects by a factor for each step.
         step = steps.item()
-        denominator = (square.sqrt() / (1 - 0.999**step) ** 0.5).add_(1e-8)
-        parameter.addcdiv_(mean, denominator, value=-0.001 / (1 - 0.9**step))
+        square_correction = 1 - 0.999**step
+        denominator = (square.sqrt() / square_correction**0.5).add_(1e-8)
+        mean_correction = 1 - 0.9**step
+        parameter.addcdiv_(mean, denominator, value=-0.001 / mean_correction)
 
     def train(start: Any, gradient: Any) -> Any:
         """Return how far five steps with the same gradient move a parameter."""
