@@ -248,27 +248,30 @@ def _environment_of_probes(probes: Sequence[str], user: UserEnvironment | None) 
 
 
 def _form_groups(probes: Sequence[str]) -> tuple[list[Group], list[str]]:
-    """Return groups of probes that share a process, and the probes that run alone afterwards.
+    """Return groups of probes that share a process, and the probes that run one by one at the end.
 
-    A probe is a function that measures claims. Those that only read files are a group, and so are
-    those that can share an import of torch. Every other probe is a group of its own. Groups are in
-    the order in which they start; `prepare` means that what their probes share is done once first.
+    A probe is a function that measures something of the image. Groups are in the order in which
+    they start, and run at the same time.
     """
-    run_alone = [probe for probe in probes if checks.settings(probe).runs_alone]
-    others = [probe for probe in probes if probe not in run_alone]
+    one_by_one = [probe for probe in probes if checks.settings(probe).runs_alone]
+    others = [probe for probe in probes if probe not in one_by_one]
     # Those that start first come first: False sorts before True.
     others.sort(key=lambda probe: not checks.settings(probe).starts_first)
 
+    # Probes that only read files are a group, and so are those that can share an import of torch.
+    # `prepare`: the process first does what its probes share, such as the import.
     readers = [probe for probe in others if _reads_files(probe)]
     with_torch = [probe for probe in others if _begins_with_torch(probe)]
     groups = []
     for members in (readers, with_torch):
         if members:
             groups.append(Group(members, prepare=True))
+
+    # Every other probe is a group of its own.
     for probe in others:
         if probe not in readers and probe not in with_torch:
             groups.append(Group([probe]))
-    return groups, run_alone
+    return groups, one_by_one
 
 
 def _reads_files(probe: str) -> bool:

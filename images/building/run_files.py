@@ -100,11 +100,14 @@ def record_build(
     gathered: Gathered,
     source: BuildSource,
 ) -> None:
-    """Write build.json of an image: digest, layers, timed steps, base, wheels and source.
+    """Write build.json of an image: from what and how it was built.
 
-    `name`: the image's, without a suffix such as -canary. `info`: the built image, as the engine
-    knows it. `result`: the timed steps. `base`: what the image stands on. `gathered`: the wheels
-    that steps got as files, and those that could not be had. `source`: commit and locks.
+    name: the image's, without a suffix such as -canary.
+    info: the built image, as the engine knows it.
+    result: the build steps with their times.
+    base: the base image.
+    gathered: the wheels that no index has, and why some of them are missing.
+    source: the commit, and digests of the locks.
     """
     # The history begins with the last step; steps that only change settings have no bytes.
     layer_sizes = [size for _step, size in reversed(engine.history(info.handle)) if size]

@@ -120,22 +120,24 @@ def nightly(
 
 
 def _write_files(result: ImageResult, sources: Sources, folder: Path) -> dict[str, Any]:
-    """Write what a nightly run found out about an image, and return the same as JSON.
+    """Write the files of a nightly run of an image, and return the run's results as JSON.
 
-    `folder` gets a report for each breakage (`reports/KEY.md`: which new versions break what). If
-    the newer versions (`canary`) are as good as the locked ones (`control`), it also gets a patch
-    that moves the image to them (`proposals/IMAGE/`).
+    `folder` gets `reports/KEY.md` for each set of new versions that breaks something. If the newest
+    versions (`canary`) are as good as the locked ones (`control`), it also gets a patch that moves
+    the image to them, in `proposals/IMAGE/`.
     """
     for breakage in result.breakages:
         report = folder / "reports" / f"{breakage.key}.md"
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_text(results.write_issue(breakage))
+
+    proposal_entry = proposal.write(result, sources, folder / "proposals" / result.image)
     return {
         "image": result.image,
         "control": result.control.model_dump(mode="json"),
         "canary": result.canary.model_dump(mode="json"),
         "breakages": [line.model_dump(mode="json") for line in result.breakages],
-        "proposal": proposal.write(result, sources, folder / "proposals" / result.image),
+        "proposal": proposal_entry,
     }
 
 

@@ -40,14 +40,14 @@ class Sources:
 
     @cached_property
     def revision(self) -> str:
-        """A short hash of what images for linux/amd64 are made from, in matrix and facts.
+        """Hash what matrix.yaml and facts.yaml say of the images for linux/amd64.
 
-        Comments and the order of keys don't change it, and neither does what is said of other
-        platforms: that is in none of these images, and must not change their digests.
+        Every image has this hash as a label. Settings that are in none of these images are left
+        out, so that a change of them does not change the images' digests.
         """
-        # No image has anything of what `nightly` says, and `prefix` only changes its name in the
-        # engine. Which index has a package stands in the lock. A custom base differs from others in
-        # its reference already. `__all__` is pydantic's word for every row of a list or mapping.
+        # `nightly` changes no image, and `prefix` only its name in the engine. Which index has a
+        # package is said by the lock, and which base is a user's own by the base's reference.
+        # `__all__` is pydantic's word for every row of a list or mapping.
         excluded: dict[str, Any] = {
             "nightly": True,
             "prefix": True,

@@ -183,11 +183,9 @@ def _running() -> int | None:
 
 
 def bridge(home: Path) -> str:
-    """Return the name of the network bridge of the private engine in the folder `home`.
-
-    It depends on the folder, so that stopping one engine never removes another's bridge. Linux
-    allows 15 characters (IFNAMSIZ, netdevice(7)).
-    """
+    """Return the name of the network bridge of the private engine in the folder `home`."""
+    # It depends on the folder, so that stopping one engine never removes another's bridge. Linux
+    # allows 15 characters (IFNAMSIZ, netdevice(7)).
     return f"truetag-{sha256(str(home).encode())[:6]}"
 
 

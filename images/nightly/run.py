@@ -40,11 +40,12 @@ class ImageResult:
 
 
 def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
-    """Run both jobs of an image, and bisect what breaks its canary.
+    """Test an image as it is locked and with the newest versions, and find out what breaks it.
 
-    The control is the image as it is locked, the canary has the newest versions. Without newer
-    versions that fit together there is only the control. Appends a line to the results as soon as
-    it is known. Raises UserError: no lock, or an index or an engine that does not answer.
+    The image as it is locked is called the control, and the one with the newest versions the
+    canary. There is no canary if there are no newer versions, or none that fit together. Each
+    result is appended to the results' file as soon as it is known. Raises UserError if there is no
+    lock, or if an index or the engine does not answer.
     """
     # The control is built even if there will be no canary: it shows that the committed lock can
     # still be built from nothing.
@@ -77,17 +78,23 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     canary_result = options.validate(canary, options.tiers, Job.CANARY)
     canary_line = _append_result(planned, canary, Job.CANARY, changes, canary_result, options)
 
-    # Empty for a canary that lost no claim: then `breakages` bisects nothing.
-    worse = bisection.find_regressions(control_result, canary_result)
+    # Find the packages whose new versions break claims. Without a broken claim, nothing is built.
+    broken_claims = bisection.find_regressions(control_result, canary_result)
     search = bisection.Search(
         planned=planned, control=control, canary=canary, changes=changes, options=options
     )
+    breakages = tuple(search.breakages(broken_claims))
+
+    # The newest versions are proposed for the lock if nothing is worse with them.
+    proposed = None
+    if is_as_good(control_result, canary_result):
+        proposed = canary
     return ImageResult(
         image=planned.name,
         control=control_line,
         canary=canary_line,
-        breakages=tuple(search.breakages(worse)),
-        proposed=canary if is_as_good(control_result, canary_result) else None,
+        breakages=breakages,
+        proposed=proposed,
     )
 
 
@@ -105,11 +112,11 @@ def _resolve_canary(control: Locked, name: str, options: NightlyOptions) -> Lock
 
 
 def is_as_good(control: SetResult, canary: SetResult) -> bool:
-    """Return whether a canary has the control's verdicts or better ones.
+    """Return whether an image with the newest versions (the canary) is as good as the locked one.
 
-    The control is the image as it is locked, the canary the same one at the newest versions. Each
-    of their claims (tested statements) has a verdict. False if the control could not be built, or
-    if the canary was not judged in every tier that needs no GPU.
+    The locked one is the control. Each statement that is tested (claim) must have the same verdict
+    in the canary, or pass there. Returns False, too, if the control could not be built, or if
+    something of the canary that needs no GPU was not tested.
     """
     if control.cause:
         return False

@@ -68,14 +68,13 @@ class Locked:
 def list_requirements(
     control: Locked, nightly: Nightly, refused: Mapping[str, Mapping[str, str]]
 ) -> list[str]:
-    """Return the requirements that a canary is resolved from, in pip's notation.
+    """Return requirements that allow an image newer versions than its lock, in pip's notation.
 
-    The control is an image as it is locked, its canary the same one at the newest versions. A
-    package in a held layer keeps its locked version: `torch==2.7.1`. A pin in any other layer may
-    move upward: `torchao>=0.11.0,<0.13,!=0.12.1`.
+    `control` is the image as it is locked. Packages in a held layer keep their locked versions:
+    `torch==2.7.1`. Others may move upward: `torchao>=0.11.0,<0.13,!=0.12.1`.
 
-    `nightly` (settings in matrix.yaml) has the held layers and the ranges of pins. `refused` is
-    distribution -> version -> why the canary must not have it.
+    `nightly` has the settings of matrix.yaml: which layers are held, and how far packages may move.
+    `refused`: package -> version -> why that version must not be taken.
     """
     image, inputs = control.image, control.lock.inputs
     held_layers = set(nightly.held)
@@ -347,18 +346,18 @@ def _with_records(locked: Locked, folder: Path, committed_locks: Path) -> Lock:
 
 
 def without_unproven_origin(verdict: Verdict) -> Verdict:
-    """Return a verdict without the claim about the origin, unless that failed.
+    """Leave the claim about the image's origin out of a verdict, unless it failed.
 
-    That claim says that the image's layers are those which recorded builds of the same lock gave.
-    No build of a canary's lock is recorded before somebody takes it, so its origin is always
-    UNPROVEN. That says nothing about its versions: control and canary are compared without the
-    claim.
+    The claim says that earlier builds of the same lock gave the same bytes. An image with the
+    newest versions has a new lock, of which there are no earlier builds: its origin can't be proved
+    yet, which says nothing about the versions.
     """
-    compared = []
+    claim_verdicts = []
     for claim_verdict in verdict.claims:
-        if claim_verdict.claim.probe != ORIGIN_PROBE or claim_verdict.status is Status.FAIL:
-            compared.append(claim_verdict)
-    return replace(verdict, claims=tuple(compared))
+        is_about_origin = claim_verdict.claim.probe == ORIGIN_PROBE
+        if not is_about_origin or claim_verdict.status is Status.FAIL:
+            claim_verdicts.append(claim_verdict)
+    return replace(verdict, claims=tuple(claim_verdicts))
 
 
 def set_result(info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float) -> SetResult:

@@ -137,7 +137,7 @@ class Candidate:
 
     @cached_property
     def private_indexes(self) -> Mapping[str, PrivateIndex]:
-        """The private index of each package that one alone has, pinned here or not."""
+        """Package -> the private index that has it. Some of these packages are not in the image."""
         indexes = {}
         for index_name, row in self.matrix.indexes.items():
             for package in row.packages:

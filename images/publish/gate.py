@@ -158,12 +158,11 @@ def parse_tiers(text: str) -> tuple[Tier, ...]:
 
 
 def judge_by_claims(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdict:
-    """Judge the evidence of a validation run by other claims than those it was measured for.
+    """Judge an earlier validation run by other claims than those that it tested.
 
-    `claims` are, as a rule, those that the matrix writes today: each is one check. A probe, which
-    measures for claims, records only what their expectations ask for. So a claim that expects
-    something else than the measured one is UNPROVEN until the image is validated again. Only claims
-    of `tiers` (groups of claims) are judged; by default, of every tier that the run measured.
+    `claims` are usually those that matrix.yaml makes today. A claim that was tested with another
+    expectation is UNPROVEN, because the run recorded only what that expectation asked for. `tiers`
+    are the groups of claims to judge; by default, all that the run tested.
     """
     measured_claims = {claim.key: claim for claim in run.claims}
     tiers = tiers or [claim.tier for claim in run.claims]
@@ -248,12 +247,12 @@ def remove_packages(expect: Mapping[str, Any], packages: Collection[str]) -> Non
 def find_refusals(
     verdicts: Sequence[Verdict], tiers: Sequence[Tier], *, origin_exception: str = ""
 ) -> tuple[str, ...]:
-    """Return the reasons why these verdicts on one image do not open a gate; empty if they do.
+    """Return the reasons why an image must not be published; empty if it may.
 
-    A verdict is a validation run, judged claim by claim. None may have a required claim FAIL, in
-    whatever tier (group of claims): no gate publishes an image that is known to be broken. And for
-    each of `tiers`, one verdict must have every required claim PASS. With an `origin_exception` (a
-    reason), the claim `origin`, where the layers come from, may be UNPROVEN.
+    `verdicts` are the judged validation runs of the image. No required claim may have failed in any
+    of them. For each of `tiers` (groups of claims), one run must have passed every required claim.
+    `origin_exception` is the user's reason to publish an image whose layers are not proved to be
+    ours; empty: none.
     """
     reasons = [describe(failure) for failure in find_failures(verdicts)]
     for tier in tiers:
@@ -267,10 +266,9 @@ def find_tier_refusals(
 ) -> tuple[str, ...]:
     """Return the reasons why an image did not pass a tier (a group of claims); empty if it did.
 
-    A verdict is a validation run of the image, judged claim by claim. The image passed if no
-    verdict has a required claim FAIL in this tier, and one verdict has every required claim PASS.
-    Claims of other tiers are ignored. With an `origin_exception` (a reason), the claim `origin`,
-    where the layers come from, may be UNPROVEN.
+    `verdicts` are the judged validation runs of the image. It passed the tier if none of them has a
+    required claim that failed there, and if one of them passed all of the tier's required claims.
+    With an `origin_exception` (the user's reason), it need not be proved where layers come from.
     """
     if not verdicts:
         return (f"the {tier} tier was not judged",)
@@ -298,11 +296,11 @@ def find_failures(verdicts: Sequence[Verdict]) -> list[ClaimVerdict]:
 
 
 def find_lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> list[str]:
-    """Return a reason for each required claim of a tier that did not pass in this verdict.
+    """Return why one validation run did not pass a tier (a group of claims); empty if it did.
 
-    A tier is a group of claims, the verdict a judged validation run. Claims that the evidence does
-    not have share one reason. A tier without a required claim counts as not judged. With an
-    `origin_exception` (the user's reason), the claim `origin` may be UNPROVEN. Empty if all passed.
+    There is a reason for each required claim that did not pass, and one for all those that the run
+    did not test. A tier without a required claim counts as not judged. With an `origin_exception`
+    (the user's reason), it need not be proved where the image's layers come from.
     """
     required = []
     for claim_verdict in verdict.claims:

@@ -80,12 +80,15 @@ def measure_files(
     timeout: float,
     on_record: Callable[[Record], None],
 ) -> None:
-    """Measure claims about the files of an image, in a container that runs nothing of the image.
+    """Test claims about the files of an image, in a container that runs no program of the image.
 
-    `user_file`: how a user's process would start in the image (`user_json`). `seed`: of the random
-    inputs of probes, the programs that measure. `timeout`: seconds. `on_record` gets what each
-    probe measured as it comes. Raises UserError if the suite did not start or was ended from
-    outside, and Stopped past the timeout.
+    user_file: how a user's process would start in the image (`user_json`).
+    seed: of the random inputs of the checks.
+    timeout: in seconds.
+    on_record: called with each check's result as soon as it is there.
+
+    Raises UserError if the checks did not start or were ended from outside, and Stopped past the
+    timeout.
     """
     # CLAIMS_OPTION and USER_OPTION name two files that lie beside the suite.
     arguments = [*CLAIMS_OPTION, *USER_OPTION, "--seed", str(seed)]

@@ -196,22 +196,28 @@ def _compile(
     progress: Progress,
     label: str,
 ) -> None:
-    """Build an image in which the wheel of a recipe is compiled, and tag it `tag`.
+    """Compile a wheel by building an image in which a step compiles it, and tag that image.
 
-    A recipe says how a package is compiled. `context` is the build context. The output of the build
-    goes to the file `log` and, under the name `label`, to the display. Raises UserError with the
-    compiler's first error if compiling fails, and BuildFailed if another build step does.
+    recipe: how the package is compiled.
+    context: the build context, whose Dockerfile compiles it.
+    log: the file that gets the output of the build.
+    label: under which name the build is shown on the terminal.
+
+    Raises UserError with the compiler's first error if compiling fails, and BuildFailed if another
+    build step does.
     """
     show = progress.job(label)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8", buffering=1) as stream:
 
         def on_event(event: BuildEvent) -> None:
+            """Show what happens in the build, and write what its steps print to the log."""
             show(event)
             if isinstance(event, LogLine):
                 stream.write(f"{event.text}\n")
-                # ninja's `[3/120] ...`: the number of compiled objects.
-                if count := _NINJA_PROGRESS.match(event.text):
+                # ninja prints `[3/120] ...` for each object that it compiles.
+                count = _NINJA_PROGRESS.match(event.text)
+                if count:
                     progress.say(label, f"object {count['done']} of {count['all']}", "dim")
 
         network = host.network(local=engine.facts.local, rootless=engine.facts.rootless)

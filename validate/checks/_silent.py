@@ -59,16 +59,17 @@ class SilentEvidence(TypedDict, total=False):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SilentEvidence]]:
-    """Run a computation for each claim, and yield how far its result is from the right one.
+    """Look for known faults that give wrong numbers without an error, and yield each with a result.
 
-    A claim says that versions do not have a known silent fault: wrong numbers without an error. Its
-    subject is the name of the fault. Faults that may end their process (`alone`) come first, each
-    in a fork: no fork can be made after this process has used CUDA. If a computation raises, the
-    error is its evidence.
+    A claim's subject is the name of such a fault. The result is how far a computation that is known
+    to be affected is from the right one, or the error that it raised.
     """
     importlib.import_module("torch")
-    # False sorts before True: those that are alone come first.
-    for claim in sorted(claims, key=lambda claim: not claim.expect["alone"]):
+    # Some of these computations may crash their process, so each of them runs in a fork. They come
+    # first, because this process can't be forked any more once it has used CUDA.
+    with_fork = [claim for claim in claims if claim.expect["alone"]]
+    without_fork = [claim for claim in claims if not claim.expect["alone"]]
+    for claim in [*with_fork, *without_fork]:
         # The probes gpu.silent and cpu.silent share this file.
         device = "cuda" if claim.probe == "gpu.silent" else "cpu"
         run = partial(examine, claim.subject, device, claim.expect["gigabytes"])

@@ -37,12 +37,10 @@ def main(_arguments: Sequence[str] = ()) -> int:
 
 
 def _report_torch() -> None:
-    """Report torch's version, its targets and its GPUs, each as soon as it is known.
+    """Print torch's version, the GPUs it has code for, and the GPUs of this machine.
 
-    To report is to print a line with facts, which is not lost if the process crashes next. If
-    something fails, its error is reported and what follows is left out. Each GPU is a fact of its
-    own; "memory" is in bytes, "unified" means memory that it shares with the CPU, and "assembled"
-    says whether Triton's assembler (ptxas) knows the GPU.
+    Each fact is printed as soon as it is known, because torch may crash the process at the next
+    one. If something raises, its error is printed, and nothing after it is asked for.
     """
     try:
         torch: Any = importlib.import_module("torch")
@@ -60,13 +58,16 @@ def _report_torch() -> None:
         torch.cuda.init()
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
+            # 90 for compute capability 9.0, as in `sm_90`.
+            arch = properties.major * 10 + properties.minor
             gpu = {
                 "name": properties.name,
                 "capability": [properties.major, properties.minor],
-                "memory": properties.total_memory,
+                "memory": properties.total_memory,  # in bytes
+                # Whether the GPU shares its memory with the CPU.
                 "unified": bool(getattr(properties, "is_integrated", 0)),
-                # 90 for compute capability 9.0, as in `sm_90`.
-                "assembled": _triton_assembles(properties.major * 10 + properties.minor),
+                # Whether Triton's assembler (ptxas) knows the GPU.
+                "assembled": _triton_assembles(arch),
             }
             report(gpu=gpu)
     except BaseException as error:

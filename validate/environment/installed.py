@@ -120,23 +120,23 @@ def distributions(folders: Iterable[str]) -> tuple[Distribution, ...]:
 
 
 def without_copies_of_metadata(installed: Iterable[Distribution]) -> list[Distribution]:
-    """Return the distributions without those that are only metadata, copied from a later folder.
+    """Leave out distributions of which only the metadata is there, as a copy of another's.
 
-    `installed` is in the order of sys.path, and so is the result.
-    An environment of additions has such copies, so that pip counts the image's packages as
-    installed there (templates/additions/create.py). A copy lists the same files as the distribution
-    itself, and none of them is beside it.
+    The folder for packages that users add has such copies of the image's packages, so that pip
+    counts these as installed (templates/additions/create.py). A copy lists files, and its folder
+    has none of them. `installed` is in the order of sys.path, and so is the result.
     """
-    # From the end, so that a distribution itself is seen before its copy.
-    kept: list[Distribution] = []
-    later_versions: set[tuple[str, str]] = set()
+    # The image's folder comes after the users' in sys.path. So the list is read from its end: a
+    # distribution is seen before its copy.
+    distributions: list[Distribution] = []
+    seen_versions: set[tuple[str, str]] = set()
     for distribution in reversed(list(installed)):
-        key = (distribution.name, distribution.version)
-        if key in later_versions and not _has_own_files(distribution):
+        version = (distribution.name, distribution.version)
+        if version in seen_versions and not _has_own_files(distribution):
             continue
-        later_versions.add(key)
-        kept.append(distribution)
-    return kept[::-1]
+        seen_versions.add(version)
+        distributions.append(distribution)
+    return distributions[::-1]
 
 
 def _has_own_files(distribution: Distribution) -> bool:

@@ -42,12 +42,12 @@ class CompiledDeviations(Deviations):
 
 
 def compare(make_optimizer: MakeOptimizer, device: str = "cpu") -> Deviations:
-    """Take four steps with an optimiser, and return how far its weights are from the reference.
+    """Take four steps with an optimiser, and return how far its weights are from torch's AdamW.
 
-    `make_optimizer` is called with the parameters and the settings of AdamW, and returns the
-    optimiser. The reference is torch's AdamW in float64. Start and gradients are random, and the
-    same for all. Each deviation is the largest difference of any weight. The controls are
-    optimisers that lack a part of AdamW, and must be farther away.
+    `make_optimizer` gets the parameters and the settings of AdamW, and returns the optimiser.
+    torch's AdamW computes in float64, from the same random start and gradients. Each deviation is
+    the largest difference of any weight. Two optimisers that lack a part of AdamW are measured as
+    well (controls): their deviation must be larger.
     """
     torch = importlib.import_module("torch")
     generator = torch.Generator().manual_seed(seeding.seed_of_run())
@@ -57,20 +57,22 @@ def compare(make_optimizer: MakeOptimizer, device: str = "cpu") -> Deviations:
 
     start = draw_tensors()
     gradients = [draw_tensors() for _ in range(_STEPS)]
-    adamw, adam = torch.optim.AdamW, torch.optim.Adam
-    single, double = torch.float32, torch.float64
-    reference = _take_steps(adamw, start, gradients, device, double)
+    adamw = torch.optim.AdamW
+    reference = _take_steps(adamw, start, gradients, device, torch.float64)
 
-    own = _take_steps(make_optimizer, start, gradients, device, single)
-    torch_single = _take_steps(adamw, start, gradients, device, single)
-    without_decoupled_decay = _take_steps(adam, start, gradients, device, double)
-    one_step_fewer = _take_steps(adamw, start, gradients[:-1], device, double)
+    result = _take_steps(make_optimizer, start, gradients, device, torch.float32)
+    # torch's own rounding in float32, for people to compare with.
+    torch_result = _take_steps(adamw, start, gradients, device, torch.float32)
+    start_in_double = [tensor.double() for tensor in start]
+
+    # The controls: without AdamW's decoupled weight decay, and without the last step.
+    of_adam = _take_steps(torch.optim.Adam, start, gradients, device, torch.float64)
+    one_step_fewer = _take_steps(adamw, start, gradients[:-1], device, torch.float64)
     return {
-        "deviation": _largest_difference(own, reference),
-        # torch's own rounding in float32, for people to compare with.
-        "torch_deviation": _largest_difference(torch_single, reference),
-        "moved": _largest_difference([tensor.double() for tensor in start], reference),
-        "control_adam": _largest_difference(without_decoupled_decay, reference),
+        "deviation": _largest_difference(result, reference),
+        "torch_deviation": _largest_difference(torch_result, reference),
+        "moved": _largest_difference(start_in_double, reference),
+        "control_adam": _largest_difference(of_adam, reference),
         "control_fewer": _largest_difference(one_step_fewer, reference),
     }
 

@@ -43,7 +43,7 @@ def _last_hidden_state(embedded: Any, attention: str) -> Any:
 
 
 def _case(rng: SeededRandom) -> Case:
-    """Return the Llama with flash-attn-4, compared with its eager attention."""
+    """Return a case that compares a Llama with flash-attn-4 with one with plain attention."""
     return Case(
         dtype="bfloat16",
         inputs={"embedded": rng.normal(2, 131, _HIDDEN)},

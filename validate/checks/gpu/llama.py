@@ -99,30 +99,33 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def measure_weights_and_memory(llama: SavedLlama) -> GpuWeightsEvidence:
-    """Measure how a model's linear layers are quantised, and the GPU memory that the model takes.
+    """Measure how a model's linear layers are quantised, and how much GPU memory the model takes.
 
-    The layers are measured as on a CPU (the check `4bit-llama`). The memory is measured in 4-bit
-    and again in bfloat16.
+    The memory is measured in bytes, for the model in 4-bit and in bfloat16. With it are returned
+    the numbers of all parameters, and of those in linear layers (`projections`).
     """
     weights = quantized_llama.measure_weights(llama)
     cuda = llama.torch.cuda
 
     before = cuda.memory_allocated()
     model = llama.load_in_4bit("bfloat16")
-    quantised = cuda.memory_allocated() - before
+    quantised_bytes = cuda.memory_allocated() - before
+    # Frees its memory.
     del model
     unquantised_model = llama.load("bfloat16")
-    unquantised = cuda.memory_allocated() - before
+    unquantised_bytes = cuda.memory_allocated() - before
 
+    parameters = sum(parameter.numel() for parameter in unquantised_model.parameters())
+    projections = 0
+    for name in llama.shape.projections:
+        projections += llama.saved[f"{name}.weight"].numel()
     return {
         **weights,
         "memory": {
-            "quantised": quantised,
-            "bfloat16": unquantised,
-            "parameters": sum(parameter.numel() for parameter in unquantised_model.parameters()),
-            "projections": sum(
-                llama.saved[f"{name}.weight"].numel() for name in llama.shape.projections
-            ),
+            "quantised": quantised_bytes,
+            "bfloat16": unquantised_bytes,
+            "parameters": parameters,
+            "projections": projections,
         },
     }
 
@@ -138,10 +141,10 @@ def measure_two_runs(llama: SavedLlama) -> QloraEvidence:
 
 
 def train(llama: SavedLlama) -> FirstRun:
-    """Train a new model by QLoRA for STEPS steps, and return what changed.
+    """Train a small Llama by QLoRA for STEPS steps, and return its losses and what changed.
 
-    Products are in bfloat16 over NF4 weights, AdamW is 8-bit and paged, and activations are
-    recomputed. Switches torch to deterministic algorithms for the whole process.
+    The frozen weights are 4-bit (NF4), products are in bfloat16, AdamW is 8-bit and paged, and
+    activations are recomputed. Switches torch to deterministic algorithms for the whole process.
     """
     torch = llama.torch
     peft = importlib.import_module("peft")
@@ -176,9 +179,13 @@ def train(llama: SavedLlama) -> FirstRun:
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
 
-    # A B that is still 0 did not move. `not ... > 0` also holds for NaN.
+    # The matrices B that did not move: they are still 0, or not a number.
+    still = []
+    for name, matrix in b_matrices.items():
+        has_moved = bool(matrix.abs().max() > 0)
+        if not has_moved:
+            still.append(name)
     frozen_after = llama.hash_frozen_weights(tuned)
-    still = [name for name, matrix in b_matrices.items() if not bool(matrix.abs().max() > 0)]
     changed = [name for name in frozen_after if frozen_after[name] != frozen_before.get(name)]
     return {
         "losses": losses,

@@ -118,11 +118,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
 
 
 def measure_rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
-    """Compare the probabilities that an engine reports with those of the transformers model.
+    """Compare the probabilities of tokens that vLLM reports with those of the transformers model.
 
-    `engine` holds the arguments of vLLM's LLM. "outside" and "median" are the largest of all
-    samplings, and the controls the "outside" of each. "cached" counts the prompt tokens that came
-    from the prefix cache.
+    `engine` has the arguments of vLLM's LLM. Returned are how far the probabilities are apart (see
+    `compare_probabilities`), how far they are apart when something is wrong on purpose
+    (`control_...`), and how many prompt tokens came from vLLM's prefix cache (`cached`).
     """
     folder = Path(tempfile.mkdtemp(prefix="rollout-"))
     policy = Policy(folder / "policy", engine["dtype"])
@@ -162,10 +162,13 @@ def measure_rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = DROPOUT
     controls["control_dropout"] = compare_probabilities(model, prompts, plain_answers)
+
+    outside_of_controls = {name: figures["outside"] for name, figures in controls.items()}
     return {
+        # The worst of all samplings.
         "outside": max(figures["outside"] for figures in samplings.values()),
         "median": max(figures["median"] for figures in samplings.values()),
-        **{name: figures["outside"] for name, figures in controls.items()},
+        **outside_of_controls,
         "cached": sampler.cached_tokens,
         "samplings": samplings,
     }
@@ -287,29 +290,34 @@ def compare_probabilities(
     answers: Sequence[Answer],
     sampling: Mapping[str, Any] = MappingProxyType({}),
 ) -> RatioFigures:
-    """Return how far the probabilities that a sampler reported are from those of a model.
+    """Compare the probabilities that a sampler reported for its tokens with those of a model.
 
-    Compared are ratios, token by token: each answer has its tokens and their log-probabilities.
-    "outside" is the share of ratios that are far from 1; "median" and "p99" are distances from 1.
-    `prompts` are token IDs, in the order by which answers number them. `sampling` says from which
-    distribution the tokens were drawn (the arguments of `log_probabilities`); by default from the
-    model's own.
+    For each token, the ratio of the two is compared with 1. "outside" is the share of ratios that
+    are farther from 1 than _RATIO_MARGIN; "median" and "p99" are distances from 1.
+
+    prompts: token IDs, in the order by which answers number them.
+    answers: the tokens that were sampled, and their log-probabilities.
+    sampling: from which distribution the tokens were drawn (the arguments of `log_probabilities`);
+        by default from the model's own.
     """
     torch = importlib.import_module("torch")
     ratios_of_answers = []
     with torch.no_grad():
         for answer in answers:
             prompt = prompts[answer.prompt_number]
-            row = torch.tensor([[*prompt, *answer.tokens]], device=model.device)
+            tokens = torch.tensor([[*prompt, *answer.tokens]], device=model.device)
             # The logits at a token predict the next one, so those of the answer begin at the last
             # token of the prompt.
-            logits = model(row).logits[0, len(prompt) - 1 : -1].float()
-            scores = log_probabilities(logits, row[0, len(prompt) :], **sampling)
-            ratios = (scores.cpu() - torch.tensor(answer.log_probabilities)).exp()
-            ratios_of_answers.append(ratios)
+            logits = model(tokens).logits[0, len(prompt) - 1 : -1].float()
+            answer_tokens = tokens[0, len(prompt) :]
+            log_probabilities_of_model = log_probabilities(logits, answer_tokens, **sampling)
+            reported = torch.tensor(answer.log_probabilities)
+            ratios_of_answers.append((log_probabilities_of_model.cpu() - reported).exp())
+
     distances = (torch.cat(ratios_of_answers) - 1).abs()
+    is_outside = distances > _RATIO_MARGIN
     return {
-        "outside": round(float((distances > _RATIO_MARGIN).float().mean()), 6),
+        "outside": round(float(is_outside.float().mean()), 6),
         "median": round(float(distances.median()), 6),
         "p99": round(float(distances.quantile(0.99)), 6),
         "tokens": len(distances),

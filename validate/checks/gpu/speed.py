@@ -147,14 +147,22 @@ def prepare_matmul(dtype: str, torch: Any, device: str) -> Work:
 
 
 def prepare_convolution(torch: Any, device: str) -> Work:
-    """Prepare a 3 x 3 convolution in bfloat16, channels last. The amount is operations."""
+    """Return a 3 x 3 convolution of images in bfloat16, to be timed, and its number of operations.
+
+    On a CPU it is a small one, for a rehearsal.
+    """
     batch, channels, size = (256, 256, 56) if device == "cuda" else (2, 8, 8)
     images = draw_normal(torch, device, batch, channels, size, size)
     images = images.contiguous(memory_format=torch.channels_last)
     weight = draw_normal(torch, device, channels, channels, 3, 3)
     weight = weight.contiguous(memory_format=torch.channels_last)
-    operations = 2.0 * batch * size * size * channels * channels * 9
-    return Work(lambda: torch.nn.functional.conv2d(images, weight, padding=1), amount=operations)
+
+    def convolve() -> Any:
+        return torch.nn.functional.conv2d(images, weight, padding=1)
+
+    # For each output value a multiplication and an addition with each of 3 x 3 x channels inputs.
+    outputs = batch * size * size * channels
+    return Work(convolve, amount=2.0 * outputs * channels * 9)
 
 
 def prepare_copy(torch: Any, device: str) -> Work:
@@ -266,12 +274,14 @@ def measure_host_threads(torch: Any, _device: str) -> Measured:
     threads = torch.get_num_threads()
     load = os.getloadavg()[0]
 
+    def multiply() -> Any:
+        return left @ right
+
     def time_product(thread_count: int) -> float:
+        """Return the seconds that the product takes with this number of threads."""
         torch.set_num_threads(thread_count)
-        # `watch=dict`: nothing is read of the GPU, which has no part in this.
-        seconds, _ = timing.time_runs(
-            torch, lambda: left @ right, "cpu", warm=2, repeats=7, watch=dict
-        )
+        # `watch=dict`: the GPU, which has no part in this, is not watched.
+        seconds, _ = timing.time_runs(torch, multiply, "cpu", warm=2, repeats=7, watch=dict)
         return timing.summarise_times(seconds)["seconds"]
 
     # The second product also gives torch its own number of threads back.

@@ -148,8 +148,9 @@ class Worker:
                 self.up = torch.nn.Linear(WIDTH, 4 * WIDTH)
                 self.down = torch.nn.Linear(4 * WIDTH, WIDTH)
 
-            def forward(self, x: Any) -> Any:
-                return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+            def forward(self, states: Any) -> Any:
+                hidden = torch.nn.functional.gelu(self.up(self.norm(states)))
+                return states + self.down(hidden)
 
         torch.manual_seed(seed)
         return torch.nn.Sequential(Block(), Block()).to(self.device)
@@ -176,15 +177,16 @@ class Worker:
             work.wait()
 
     def are_same_on_all_ranks(self, tensors: Sequence[Any]) -> bool:
-        """Return whether every rank holds these tensors with the same bits.
+        """Return whether these tensors have the same bits in all ranks.
 
-        All ranks must call this together.
+        Ranks are processes that train together. All of them must call this at the same time.
         """
         digest = hashlib.sha256()
         for tensor in tensors:
-            digest.update(
-                tensor.detach().cpu().contiguous().view(self.torch.uint8).numpy().tobytes()
-            )
+            bits = tensor.detach().cpu().contiguous().view(self.torch.uint8)
+            digest.update(bits.numpy().tobytes())
+
+        # all_gather_object puts the digest of each rank into the list.
         digests: list[Any] = [None] * self.world_size
         self.distributed.all_gather_object(digests, digest.hexdigest())
         return len(set(digests)) == 1

@@ -41,7 +41,10 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
-    """Return what one rank measures for a claim's subject."""
+    """Measure collectives on one rank, one of the processes that train together.
+
+    The claim's subject says what is measured: `exact` (results) or `transport` (how data travels).
+    """
     measures: Mapping[str, Callable[[Worker], dict[str, Any]]] = {
         "exact": measure_exactness,
         "transport": measure_transport,
@@ -228,12 +231,12 @@ class TransportEvidence(TypedDict):
 
 
 def judge_transport(_subject: str, expect: TransportExpect, evidence: TransportEvidence) -> Finding:
-    """Judge that NCCL uses the best transport that the host's GPUs allow.
+    """Pass if NCCL moves data between the GPUs as fast as the host allows.
 
-    Over NVLink that is P2P, straight from GPU to GPU. Over PCIe it depends on what lies between two
-    GPUs: NCCL uses P2P if there are only PCIe switches, and shared memory (SHM) by design if there
-    is a host bridge. NVML does not tell which it is, so both are right. (NCCL: src/graph/paths.cc,
-    ncclTopoCheckP2p, PATH_PXB. Two GPUs beside an x86 processor of AMD may be farther apart.)
+    Over NVLink that is straight from GPU to GPU (P2P). Over PCIe it is P2P if there are only PCIe
+    switches between two GPUs, and shared memory (SHM) if there is a host bridge. NVML does not say
+    which it is, so both pass. (NCCL: src/graph/paths.cc, ncclTopoCheckP2p, PATH_PXB. With an x86
+    processor of AMD, two GPUs may be farther apart.)
     """
     link = expect.get("link", "")
     injected = expect.get("injected", {})

@@ -221,8 +221,10 @@ def make_lora_model(worker: Worker, *, quantised: bool) -> Any:
             super().__init__()
             weight = 0.1 * torch.randn(WIDTH, WIDTH)
             self.base = make_frozen_linear(worker, weight, quantised=quantised)
-            self.a = torch.nn.Parameter(0.1 * torch.randn(_LORA_RANK, WIDTH, device=worker.device))
-            self.b = torch.nn.Parameter(0.1 * torch.randn(WIDTH, _LORA_RANK, device=worker.device))
+            lora_a = 0.1 * torch.randn(_LORA_RANK, WIDTH, device=worker.device)
+            self.a = torch.nn.Parameter(lora_a)
+            lora_b = 0.1 * torch.randn(WIDTH, _LORA_RANK, device=worker.device)
+            self.b = torch.nn.Parameter(lora_b)
 
         def forward(self, x: Any) -> Any:
             return x + self.base(x) + linear(linear(x, self.a), self.b)
@@ -331,7 +333,10 @@ def are_equal(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Return whether two mappings have the same names, and equal values in each tensor."""
     if set(tensors) != set(others):
         return False
-    return all(bool((tensors[name] == others[name]).all()) for name in tensors)
+    for name, tensor in tensors.items():
+        if not bool((tensor == others[name]).all()):
+            return False
+    return True
 
 
 SHARDED = {"sharded": True, "parts make the whole": True}

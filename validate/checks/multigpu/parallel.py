@@ -89,16 +89,19 @@ def measure_tensor_parallelism(worker: Worker) -> ComputingRank:
 
 
 def compute_first_part(torch: Any, model: Any, batch: Any, share: float) -> Any:
-    """Return the model's output if each block uses only the first share of its hidden features.
+    """Compute the model with only the first part of each block's hidden features.
 
-    That is what the first rank computes if the ranks' parts of the second product are not added up.
+    This is the wrong result that the first rank would get if the ranks did not add up their parts.
+
+    share: the size of that part, between 0 and 1.
     """
-    x = batch
+    states = batch
     for block in model:
-        hidden = torch.nn.functional.gelu(block.up(block.norm(x)))
+        hidden = torch.nn.functional.gelu(block.up(block.norm(states)))
         width = int(share * hidden.shape[-1])
-        x = x + hidden[:, :width] @ block.down.weight[:, :width].T + block.down.bias
-    return x
+        product = hidden[:, :width] @ block.down.weight[:, :width].T
+        states = states + product + block.down.bias
+    return states
 
 
 def measure_context_parallelism(worker: Worker) -> ComputingRank:

@@ -548,17 +548,17 @@ def sort_telling_first(expect: LibrariesExpect, names: Iterable[str]) -> list[st
 def is_excused(
     expect: LibrariesExpect, library: JudgedLibrary, judged: Sequence[JudgedLibrary]
 ) -> bool:
-    """Return whether a library that does not get what it needs (its `troubles`) is no fault.
+    """Return whether it is all right that a library does not find what it needs to be loaded.
 
-    There are three excuses:
+    `library.troubles` names what it does not find. That is all right in three cases:
 
     - The claim has an exception for the library.
-    - It is of a package that was added, and lacks nothing of CUDA or torch. Then another library of
-      that package must work in its place.
-    - It is for another platform (ROCm) or another CUDA. Then the same library for our CUDA must
-      work.
+    - The library is of a package that a user added, what it lacks is not CUDA's or torch's, and
+      another library of that package works in its place.
+    - The library is for another platform (ROCm) or another CUDA, and the same library for our CUDA
+      works.
 
-    `judged` are all libraries, among which these others are looked for.
+    `judged` are all libraries of the image, among which the working ones are looked for.
     """
     for exception in expect["exceptions"]:
         if is_covered(exception, library.path, library.troubles):

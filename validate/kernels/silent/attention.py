@@ -13,17 +13,19 @@ def _attention_and_gradients(
 
     All tensors are (batch, heads, length, dim).
 
-    backend: a name of torch.nn.attention.SDPBackend. On a CPU it is always MATH.
-    inputs: query, key and value, which are used with the strides that they have.
+    backend: a name of torch.nn.attention.SDPBackend. On a CPU, MATH is used in its place.
+    inputs: query, key and value. Their strides are kept.
     upstream: the gradient of the output.
     mask: as torch's `attn_mask`; None: every query sees every key.
     """
     attention = importlib.import_module("torch.nn.attention")
+    if not inputs[0].is_cuda:
+        backend = "MATH"
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
-    chosen = getattr(attention.SDPBackend, backend if inputs[0].is_cuda else "MATH")
-    with attention.sdpa_kernel([chosen]):
+    with attention.sdpa_kernel([getattr(attention.SDPBackend, backend)]):
         output = torch.nn.functional.scaled_dot_product_attention(*leaves, attn_mask=mask)
-    return [output, *torch.autograd.grad(output, leaves, upstream)]
+    gradients = torch.autograd.grad(output, leaves, upstream)
+    return [output, *gradients]
 
 
 def _reference(torch: Any, *inputs: Any, upstream: Any, mask: Any = None) -> list[Any]:
