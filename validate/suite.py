@@ -191,10 +191,10 @@ def run(
     user: UserEnvironment | None = None,
     seed: int | None = None,
 ) -> Iterator[Record]:
-    """Run every probe that a claim asks for, and yield the record of each as it ends.
+    """Run the programs (probes) that test these claims, and yield the record of each as it ends.
 
-    Claims that are known to be unproven are not measured. A probe that the suite does not have
-    gets a record, too.
+    A record has what was measured, and how the probe ended. A probe that does not exist gets a
+    record, too.
 
     file: the file with these claims, from which probes read them.
     jobs: how many groups of probes run at once.
@@ -203,9 +203,10 @@ def run(
         then also run. Another user's environment is only looked at: they run with os.environ.
     seed: what probes draw random inputs with; None: a new one.
     """
-    probes = []
+    # Claims that are known to be unproven are not tested.
     to_measure = [claim for claim in claims.of_container().claims if not claim.unproven]
     # Several claims may have the same probe, which measures all of them in one run.
+    probes = []
     for probe in dict.fromkeys(claim.probe for claim in to_measure):
         if checks.file_of(probe) is None:
             yield Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)
@@ -215,18 +216,15 @@ def run(
     if seed is None:
         seed = secrets.randbelow(1 << 31)
     environ = {**_environment_of_probes(probes, user), **seeding.seed_variable(seed)}
-    groups, run_alone = _form_groups(probes)
+    python = shutil.which("python3", path=environ.get("PATH")) or sys.executable
+    groups, one_by_one = _form_groups(probes)
     with tempfile.TemporaryDirectory(prefix="validate-") as scratch:
         settings = RunSettings(
-            claims=file,
-            scratch=Path(scratch),
-            jobs=jobs,
-            timeout=timeout,
-            python=shutil.which("python3", path=environ.get("PATH")) or sys.executable,
+            claims=file, scratch=Path(scratch), jobs=jobs, timeout=timeout, python=python
         )
         # While groups run side by side, threads of one that wait must not hold a core.
         yield from _run_side_by_side(groups, settings, {**PASSIVE_WAITING, **environ})
-        for probe in run_alone:
+        for probe in one_by_one:
             yield from run_group(Group([probe]), settings, environ)
 
 
@@ -451,11 +449,11 @@ def measure_group(
     jobs: int,
     timeout: float | None,
 ) -> None:
-    """Measure each probe of a group in a fork of this process, and write a record of each.
+    """Run each probe of a group in a fork of this process, and write a record of each.
 
-    A probe is a function that measures claims. Its record has what it measured and how it ended: a
-    probe that crashes, or is killed for its time, gets one, too. This is what the process that
-    `run_group` starts does.
+    A probe is a function that tests claims. Its record has what it measured and how it ended: a
+    probe that crashes, or takes too long, gets one, too. `run_group` starts the process that does
+    this.
 
     prepare: first do here what all the probes begin with, so that it is done once.
     records_descriptor: the open file to which records are written, as lines of JSON, in the order

@@ -53,7 +53,7 @@ class ImageRecipe:
 
     @property
     def digest(self) -> str:
-        """The recipe of the whole image: that of its settings, which covers all layers below."""
+        """Digest of everything that decides the image's bytes: it covers the layers below, too."""
         return self.layers[-1].digest
 
 

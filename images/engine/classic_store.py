@@ -105,7 +105,7 @@ class ClassicLayer(StoredLayer):
         return _entries(self)
 
     def read_files(self, paths: Collection[str], most: int) -> Iterator[tuple[str, bytes]]:
-        """Yield these files of it: the path, and the first `most` bytes of the content."""
+        """Yield path and content of these files of the layer; at most `most` bytes of each."""
         for path in paths:
             with self._open(path) as stream:
                 yield path, stream.read(most)
@@ -149,11 +149,12 @@ def _path_of(row: Mapping[str, Any]) -> bytes:
 
 
 def find_layers(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
-    """Find the layers of an image in the classic image store of an engine on this machine.
+    """Find the layers of an image in the folder of a Docker engine on this machine.
 
-    `data_root` is the engine's folder, such as /var/lib/docker. `diff_ids` are the image's diff
-    IDs, the digests of its layers' uncompressed tars; all of them, the lowest layer first. Returns
-    diff ID -> layer. Raises UnreadableLayersError unless this process can read each layer.
+    `data_root` is that folder, such as /var/lib/docker, of an engine that does not store images in
+    containerd. `diff_ids` are the digests of all the image's layers, uncompressed, the lowest layer
+    first. Returns digest -> layer. Raises UnreadableLayersError unless this process can read each
+    of them.
     """
     layers: dict[str, StoredLayer] = {}
     chain_id = ""
@@ -165,7 +166,8 @@ def find_layers(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLay
         try:
             # `cache-id` names the folder with the layer's files. The tar-split has the rest of its
             # tar: the headers.
-            files = data_root / "overlay2" / (record / "cache-id").read_text().strip() / "diff"
+            cache_id = (record / "cache-id").read_text().strip()
+            files = data_root / "overlay2" / cache_id / "diff"
             size = int((record / "size").read_text())
             split = record / "tar-split.json.gz"
             is_readable = os.access(split, os.R_OK) and os.access(files, os.R_OK | os.X_OK)

@@ -344,20 +344,22 @@ class ContainerdLayer(StoredLayer):
             yield from read_all(stream)
 
     def read_files(self, paths: Collection[str], most: int) -> Iterator[tuple[str, bytes]]:
-        """Yield path and content of each file of this layer that has one of these paths.
+        """Yield path and content of these files of the layer; at most `most` bytes of each.
 
-        Paths have no slash at either end. Of a long file, only the first `most` bytes are yielded.
-        They come in the order of the layer's tar; paths that it lacks are left out.
+        Paths have no slash at either end. The files come in the order of the layer's tar; paths
+        that it does not have are left out.
         """
-        wanted = set(paths)
+        paths = set(paths)
         with (
             open_blob(self.blob) as stream,
             tarfile.open(fileobj=stream, mode="r|", errors="surrogateescape") as tar,
         ):
             for member in tar:
                 path = member.name.strip("/")
-                content = tar.extractfile(member) if path in wanted else None
-                # None for a folder, as for a path that is not wanted.
+                if path not in paths:
+                    continue
+                # None for a folder.
+                content = tar.extractfile(member)
                 if content:
                     yield path, content.read(most)
 

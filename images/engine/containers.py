@@ -363,12 +363,18 @@ def _complete_lines(unfinished: bytearray, chunk: bytes) -> list[bytes]:
 
 
 def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
-    """Create a container with its volumes, put the labels on all of them, and return its ID.
+    """Create a container and its volumes with these labels, without starting it; return its ID.
 
-    It is not started. `sdk` is the Docker SDK's APIClient. Raises NoSuchImage if the engine lacks
-    the image, and EngineError.
+    `sdk` is the Docker SDK's APIClient. Raises NoSuchImage if the engine lacks the image, and
+    EngineError.
     """
-    has_no_network = spec.network == "none"
+    # Without a network, the container's name must be resolved without one, too (HOST_NAME).
+    host_name = None
+    extra_hosts = None
+    if spec.network == "none":
+        host_name = HOST_NAME
+        extra_hosts = {HOST_NAME: "127.0.0.1"}
+
     restrictions: dict[str, Any] = {}
     if spec.capabilities is not None:
         restrictions["cap_drop"] = ["ALL"]
@@ -376,7 +382,7 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
         restrictions["security_opt"] = ["no-new-privileges"]
     host_config = sdk.create_host_config(
         network_mode=spec.network,
-        extra_hosts={HOST_NAME: "127.0.0.1"} if has_no_network else None,
+        extra_hosts=extra_hosts,
         read_only=spec.read_only,
         tmpfs=dict(spec.tmpfs),
         mounts=_mounts(spec, labels),
@@ -404,7 +410,7 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
             environment=dict(spec.env),
             user=spec.user,
             labels=dict(labels),
-            hostname=HOST_NAME if has_no_network else None,
+            hostname=host_name,
             host_config=host_config,
             use_config_proxy=False,
         )

@@ -130,24 +130,22 @@ def require_layers(engine: Engine, info: ImageInfo) -> dict[str, StoredLayer]:
 
 
 def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> LayerReading:
-    """Read the layers of an image in the engine's store, for comparing them with recorded ones.
+    """Return digests of an image's layers that can be compared with those of other engines.
 
-    Engines write the same files into different tars, with different digests (diff IDs). A layer's
-    canonical diff ID is the digest of its tar in one form, equal for every engine. If the store
-    can't be read here, a layer that is not known has the diff ID that the engine gives it. Raises
-    EngineError if a layer is damaged.
+    Engines write the same files into different tars, so the digests that they give (diff IDs)
+    differ. The canonical diff ID is the digest of the files in one form, which is the same for all
+    engines. To compute it, the layers are read from the engine's store. If that can't be read here,
+    a layer that is not in `known` keeps the digest that the engine gave it. Raises EngineError if a
+    layer is damaged.
 
-    `known`: the recorded layers. It has each of them by all digests that are known of it (its diff
-    ID as one or another engine writes it, and its change digest); the value is its canonical diff
-    ID. A layer whose diff ID is among the keys is not read.
+    `known`: each digest that an engine gave a recorded layer -> the layer's canonical diff ID. A
+    layer whose digest is among them is not read.
     """
     layers = find_layers(engine, info)
     canonical_ids = canonical_diff_ids(layers, known, info.digest)
     steps = engine.steps(info.handle)
     as_stored = configuration.payload(info, steps)
 
-    # Recorded layers have canonical diff IDs. Those that this engine gives depend on its version
-    # and its store.
     canonical_layers = []
     for diff_id in info.layers:
         canonical_layers.append(canonical_ids.get(diff_id) or known.get(diff_id, diff_id))
@@ -160,11 +158,13 @@ def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> La
     if suite_layer:
         with layer_errors(info.digest):
             strange_paths = beside_suite(suite_layer)
+
+    why_unread = "" if layers else why_unreadable(engine, info)
     return LayerReading(
         payload=configuration.payload(with_canonical_layers, steps),
         as_stored=as_stored,
         canonical=bool(layers),
-        why_unread="" if layers else why_unreadable(engine, info),
+        why_unread=why_unread,
         beside_suite=strange_paths,
     )
 

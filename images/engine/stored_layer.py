@@ -97,7 +97,7 @@ class StoredLayer(ABC):
 
     @abstractmethod
     def read_files(self, paths: Collection[str], most: int) -> Iterator[tuple[str, bytes]]:
-        """Yield these files of it: the path, and the first `most` bytes of the content."""
+        """Yield path and content of these files of the layer; at most `most` bytes of each."""
 
     @abstractmethod
     def hash_contents(self) -> dict[str, str]:

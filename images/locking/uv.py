@@ -154,23 +154,28 @@ def resolve_packages(
     where: str,
     dependencies: bool = True,
 ) -> tuple[Package, ...]:
-    """Return the packages that the requirements need, with hashes, sorted by name.
+    """Resolve requirements with uv, and return the packages with their hashes, sorted by name.
 
-    `target` is the Python and platform that they are for, with the indexes. `chosen` has the only
-    version that may be taken of each package that it names. `run` calls uv. Without `dependencies`,
-    what the packages require is left out. `where` is the place of problems.
+    target: the Python and platform that they are for, and the indexes.
+    chosen: package -> the only version of it that may be taken.
+    run: calls uv.
+    where: what messages of errors begin with.
+    dependencies: whether what the packages require is resolved as well.
 
     Raises UserError as `resolve_versions` does, and for a package without a hashed wheel on an
     index (a local file, a checkout).
     """
-    # uv must read the pages of the index anew (--refresh). With dependencies, `resolve_versions`
-    # has made it do so just before; without, no other call has.
-    options = () if dependencies else ("--no-deps", "--refresh")
+    options: tuple[str, ...] = ()
+    if not dependencies:
+        # uv must read the pages of the index anew. With dependencies, `resolve_versions` has made
+        # it do so just before.
+        options = ("--no-deps", "--refresh")
     text = _compile(requirements, target, options, "pylock.toml", run, where, chosen=chosen)
-    # A row is a table of the file: a package, its version and its files.
-    rows = tomllib.loads(text).get("packages", [])
-    resolved = [_parse_package(row, target, where) for row in rows]
-    return tuple(sorted(resolved, key=lambda package: package.name))
+
+    # Each table of the file is a package, with its version and its files.
+    tables = tomllib.loads(text).get("packages", [])
+    packages = [_parse_package(table, target, where) for table in tables]
+    return tuple(sorted(packages, key=lambda package: package.name))
 
 
 def find_urls(exact: Sequence[str], target: Target, *, run: Runner, where: str) -> dict[str, str]:

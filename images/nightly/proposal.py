@@ -91,15 +91,16 @@ Before it is merged:
 def _patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Return the change of files (path -> text) as `git apply` reads it; empty if there is none.
 
-    A file that is only in `after` is new. No file is removed: none is only in `before`.
+    A file that is only in `after` is new. No file is removed.
     """
     patch = ""
     for path in sorted(after):
-        old = before.get(path, "").splitlines(keepends=True)
-        new = after[path].splitlines(keepends=True)
-        patch += "".join(
-            difflib.unified_diff(old, new, f"a/{path}" if old else "/dev/null", f"b/{path}")
-        )
+        old_lines = before.get(path, "").splitlines(keepends=True)
+        new_lines = after[path].splitlines(keepends=True)
+        # This is how `git apply` knows that a file is new.
+        old_name = f"a/{path}" if old_lines else "/dev/null"
+        difference = difflib.unified_diff(old_lines, new_lines, old_name, f"b/{path}")
+        patch += "".join(difference)
     return patch
 
 

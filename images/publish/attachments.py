@@ -184,11 +184,15 @@ def load(
     if manifest.is_index:
         digest = find_platform(source, manifest, platform)
         return load(source, source.get(digest), with_statements=with_statements)
+
+    attached: tuple[Statement, ...] = ()
+    if with_statements:
+        attached = load_statements(source, manifest.digest)
     return PublishedImage(
         repository=source.repository,
         manifest=manifest,
         config=json.loads(source.blob(manifest.config)),
-        statements=load_statements(source, manifest.digest) if with_statements else (),
+        statements=attached,
     )
 
 

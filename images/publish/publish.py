@@ -115,12 +115,12 @@ def publish(
     say: Callable[[str], None] = lambda _text: None,
     on_event: Callable[[BuildEvent], None] = ignore,
 ) -> PublishResult:
-    """Push an image whose validation runs open the gate, attach statements, sign and move tags.
+    """Publish an image that passed its validation: push it, attach statements, sign, and move tags.
 
-    The gate is what `options.policy` requires to have passed. If the matrix has the image for
-    several platforms, it joins those that are published in the repository already. `say` gets
-    messages for the user, `on_event` the progress of the push. Raises UserError if the gate is
-    closed, if a tag would go back or lose a platform, or without access to the registry.
+    If matrix.yaml has the image for several platforms, it joins those that the repository has
+    already. `say` gets messages for the user, `on_event` the progress of the push. Raises UserError
+    if the image has not passed what `options.policy` requires, if a tag would go back to an older
+    image or lose a platform, or without access to the registry.
     """
     policy = options.policy
     with ExitStack() as stack:
@@ -136,13 +136,16 @@ def publish(
         published = find_published(target, image, public_key, say)
         require_open(image, published, policy)
 
-        # Names of the same image for each platform. Several of them share an index.
+        # Names of the same image for each platform. Several of them share an index; a single one
+        # has none.
         row = policy.row_of(str(image.name))
+        if len(row) == 1:
+            row = ()
         release = Release(
             target=target,
             policy=policy,
             key=public_key,
-            row=row if len(row) > 1 else (),
+            row=row,
             drop_platforms=options.drop_platforms,
         )
         release.require_follows([image.version])
@@ -352,18 +355,16 @@ def make_predicates(
     predicates = {TEST_RESULT: statements.make_test_result(runs, exception)}
 
     if not published.statements_of(PROVENANCE):
+        build_record = provenance.read_build_record(local.folder, str(local.name), info.digest)
+        revision = info.labels.get(f"{LABELS}.matrix-revision", "")
         predicates[PROVENANCE] = provenance.make_predicate(
-            provenance.read_build_record(local.folder, str(local.name), info.digest),
-            name=local.name,
-            revision=info.labels.get(f"{LABELS}.matrix-revision", ""),
-            created=local.created,
+            build_record, name=local.name, revision=revision, created=local.created
         )
     if not published.statements_of(CYCLONEDX):
+        packages = read_packages(engine, local, published)
+        created = datetime.fromisoformat(local.created)
         predicates[CYCLONEDX] = sbom.make_sbom(
-            read_packages(engine, local, published),
-            name=str(local.name),
-            digest=info.digest,
-            created=datetime.fromisoformat(local.created),
+            packages, name=str(local.name), digest=info.digest, created=created
         )
     return predicates
 

@@ -65,12 +65,15 @@ class PushProgress:
         with self._lock:
             self.sent += sent
             self.read += read
+            # What was read includes the headers of tars, so it may exceed the total.
+            current = self.read
+            if self.total:
+                current = min(current, self.total)
             event = StepProgress(
                 step=self._step,
                 name=self._name,
                 what=f"sent {self.sent / 1e6:.0f} MB, compressed",
-                # `read` counts the headers of tars, too, so it may exceed the total.
-                current=min(self.read, self.total) if self.total else self.read,
+                current=current,
                 total=self.total,
             )
             self._on_event(event)

@@ -408,15 +408,18 @@ def promote(
         # has; if its row has no other platform, there is no index.
         if manifest.is_index:
             row = [version.name for version in versions]
+            has_index = True
         else:
             row = list(policy.row_of(versions[0].name))
-        # By a single image, the index may lose a platform whose image there cannot be used.
+            has_index = len(row) > 1
+            # The index may lose a platform whose image in the target cannot be used.
+            drop_platforms = True
         release = Release(
             target=target,
             policy=policy,
             key=key,
-            row=row if manifest.is_index or len(row) > 1 else (),
-            drop_platforms=drop_platforms or not manifest.is_index,
+            row=row if has_index else (),
+            drop_platforms=drop_platforms,
         )
         release.require_follows(versions)
 

@@ -164,10 +164,9 @@ class Statement:
         if envelope["payloadType"] != _PAYLOAD_TYPE:
             raise ValueError(f"its payload is of the type {envelope['payloadType']}")
         signatures = envelope["signatures"]
-        statement = cls(
-            payload=base64.b64decode(envelope["payload"], validate=True),
-            signature=str(signatures[0]["sig"]) if signatures else "",
-        )
+        first_signature = str(signatures[0]["sig"]) if signatures else ""
+        payload = base64.b64decode(envelope["payload"], validate=True)
+        statement = cls(payload=payload, signature=first_signature)
         # Reading these two properties raises if the payload lacks them: here, and not at a caller.
         _ = statement.predicate_type, statement.subjects
         return statement

@@ -19,7 +19,7 @@ would lose a platform. A NAME is refused where it would lose a platform.
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple, Self
@@ -172,12 +172,14 @@ def plan(
 ) -> list[TagChange]:
     """Decide for each tag of an image or index what shall happen to it. Nothing changes yet.
 
-    The table at the top of this module has the rules. `manifest` is what the tags shall name: the
-    image, or the index of images for several platforms. `versions` has the image, or each image of
-    the index. `tags` says of which kind each tag is: IMMUTABLE (with a date), NAME or ALIAS
-    (`latest`). `alias_refusal` is the reason why aliases must not move; empty if they may.
-    `drop_platforms` says whether a NAME may lose a platform. `absent` has the reasons why images
-    for other platforms are missing.
+    The table at the top of this module has the rules.
+
+    manifest: what the tags shall name: an image, or an index (a list of images for platforms).
+    versions: the image, or each image of the index.
+    tags: tag -> its kind: IMMUTABLE (with a date), NAME or ALIAS (`latest`).
+    alias_refusal: why aliases must not move; empty if they may.
+    drop_platforms: whether a NAME may lose a platform.
+    absent: why images for other platforms are missing, for messages.
     """
     changes = []
     for tag, kind in tags.items():
@@ -200,15 +202,9 @@ def plan(
         else:
             action = Action.KEEP
 
-        change = TagChange(
-            tag=tag,
-            kind=kind,
-            action=action,
-            before=before,
-            after=manifest,
-            reason=refusal.reason if refusal else "",
-            then=refusal.then if refusal else "",
-        )
+        change = TagChange(tag=tag, kind=kind, action=action, before=before, after=manifest)
+        if refusal:
+            change = replace(change, reason=refusal.reason, then=refusal.then)
         changes.append(change)
     return changes
 

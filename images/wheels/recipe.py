@@ -96,10 +96,10 @@ class Recipe:
 
 
 def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
-    """Return how a package of `sources` in the matrix is compiled for an image: its recipe.
+    """Return how a package is compiled for an image: everything that its wheel depends on.
 
-    The recipe holds all that the compiled wheel depends on. Raises UserError, with the reason, if
-    it can't be compiled for this image.
+    `package` is a name of `sources` in matrix.yaml. Raises UserError, with the reason, if it can't
+    be compiled for this image.
     """
     source = matrix.sources.get(package)
     if source is None:
@@ -124,13 +124,17 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
     # PTX of the newest architecture also runs on GPUs that are newer than all of them.
     ptx = archs[-1:] if source.ptx else ()
     torch = image.pin("torch")
+    torch_version = torch.version if torch else ""
+    patch_digest = ""
+    if source.patch:
+        patch_digest = sha256(patch_of(source))
     return Recipe(
         package=package,
         distribution=source.distribution or package,
         version=version,
         sdist=source.releases[version],
         environment=_environment(source, archs),
-        torch=torch.version if torch else "",
+        torch=torch_version,
         wheel_cuda=str(image.wheel_cuda),
         cxx11_abi=image.cxx11_abi,
         python=str(image.python),
@@ -142,7 +146,7 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
         archs=tuple(map(str, archs)),
         ptx=tuple(map(str, ptx)),
         cpu=source.cpu,
-        patch=sha256(patch_of(source)) if source.patch else "",
+        patch=patch_digest,
         job_memory=source.job_memory,
     )
 

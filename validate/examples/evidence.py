@@ -373,10 +373,11 @@ def add_adapters(base: Weights, pairs: AdapterPairs, scale: float) -> dict[str, 
     An adapter of a module that has no weight in `base` is left out.
     """
     weights = dict(base)
-    for module, (a, b) in pairs.items():
+    for module, (lora_a, lora_b) in pairs.items():
         name = f"{module}.weight"
         if name in weights:
-            weights[name] = weights[name] + scale * (b.float() @ a.float())
+            product = lora_b.float() @ lora_a.float()
+            weights[name] = weights[name] + scale * product
     return weights
 
 

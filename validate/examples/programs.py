@@ -133,20 +133,24 @@ def read_rewards(run: Run) -> Mapping[str, object]:
 def read_booster(run: Run) -> TrainingResult:
     """Return what a program with ColossalAI's Booster trained, to compare it with plain torch.
 
-    The fact "shards" is the number of files with weights that it saved. The Booster takes the rows
-    in the order of the file, does not clip gradients, and saves in shards.
+    The Booster saves the weights in several files: the fact "shards" is their number.
     """
     settings = run.config["training"]
-    rows = read_rows(run)
     batch_size = int(settings["per_device_train_batch_size"])
     steps = int(settings["max_steps"])
-    saved = run.folder / run.result()["saved"]
+
+    # The Booster takes the rows in the order of the file.
+    rows = read_rows(run)
+    batches = stack_batches(rows, range(len(rows)), batch_size, steps)
+
+    saved_folder = run.folder / run.result()["saved"]
+    shards = list(saved_folder.glob("*.safetensors"))
     return replace(
         describe_full_training(run, load_saved_model(run)),
-        batches=stack_batches(rows, range(len(rows)), batch_size, steps),
-        largest_gradient_norm=0.0,
+        batches=batches,
+        largest_gradient_norm=0.0,  # it does not clip gradients
         counts_all_labels=False,
-        facts={"shards": len(list(saved.glob("*.safetensors")))},
+        facts={"shards": len(shards)},
     )
 
 
@@ -339,7 +343,8 @@ def copy_adapters(tuned: Any) -> dict[str, AdapterPair]:
 def load_saved_model(run: Run) -> Callable[[Any], Any]:
     """Load the model that a program saved; return a function from tokens to its logits."""
     auto_model = importlib.import_module("transformers").AutoModelForCausalLM
-    model = auto_model.from_pretrained(run.folder / run.result()["saved"]).to(run.device).eval()
+    saved_folder = run.folder / run.result()["saved"]
+    model = auto_model.from_pretrained(saved_folder).to(run.device).eval()
     return make_logits_function(model, run.device)
 
 

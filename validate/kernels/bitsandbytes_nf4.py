@@ -99,7 +99,8 @@ def mean_error(rng: SeededRandom, values: Any, kind: str, block: int) -> float:
     """
     functional = importlib.import_module("bitsandbytes.functional")
     codes, state = functional.quantize_4bit(values.to(rng.device), blocksize=block, quant_type=kind)
-    return float((functional.dequantize_4bit(codes, state).cpu() - values).abs().mean())
+    decoded = functional.dequantize_4bit(codes, state).cpu()
+    return float((decoded - values).abs().mean())
 
 
 KERNEL = of_bitsandbytes(

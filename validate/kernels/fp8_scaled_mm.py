@@ -32,8 +32,11 @@ def decibels(result: Any, exact: Any) -> float:
     SQNR = 20 log10(|exact| / |result - exact|), in 2-norms: 20 dB is an error of 10 %.
     """
     exact = exact.double()
+    signal = float(exact.norm())
     noise = float((result.double() - exact).norm())
-    return 20 * math.log10(float(exact.norm()) / noise) if noise else 999.0
+    if not noise:
+        return 999.0
+    return 20 * math.log10(signal / noise)
 
 
 def _observe(rng: SeededRandom) -> Observed:

@@ -20,15 +20,16 @@ def _observe(rng: SeededRandom) -> Observed:
     # FP8 products need multiples of 16. These sizes are odd multiples.
     layer = torch.nn.Linear(272, 144, bias=False, dtype=torch.bfloat16)
     weight = rng.normal(144, 272, deviation=272**-0.5)
-    x = rng.normal(208, 272)
+    inputs = rng.normal(208, 272).bfloat16()
     with torch.no_grad():
         layer.weight.copy_(weight)
     layer = layer.to(rng.device)
-    exact = x.bfloat16().double() @ layer.weight.detach().cpu().double().T
+    rounded_weight = layer.weight.detach().cpu().double()
+    exact = inputs.double() @ rounded_weight.T
 
     quantization.quantize_(layer, quantization.Float8DynamicActivationFloat8WeightConfig())
     with torch.no_grad():
-        output = layer(x.bfloat16().to(rng.device)).cpu().double()
+        output = layer(inputs.to(rng.device)).cpu().double()
     controls = {
         "scaled by 1.15": decibels(output * 1.15, exact),
         # Float32 instead of FP8: its ratio is above SQNR_CEILING.

@@ -19,21 +19,24 @@ def _observe(rng: SeededRandom) -> Observed:
     layer = torch.nn.Linear(272, 144, bias=False, dtype=torch.bfloat16)
     with torch.no_grad():
         layer.weight.copy_(rng.normal(144, 272, deviation=272**-0.5))
-    x = rng.normal(208, 272).bfloat16()
-    upstream = rng.normal(208, 144).bfloat16()
+    inputs = rng.normal(208, 272).bfloat16()
+    upstream = rng.normal(208, 144).bfloat16()  # the gradient of the output
     weight = layer.weight.detach().double()
 
     # torchao replaces linear layers inside a model, so the layer is put into one.
     model = float8.convert_to_float8_training(torch.nn.Sequential(layer.to(rng.device)))
-    x_on_device = x.to(rng.device).requires_grad_(True)
-    output = model(x_on_device)
+    inputs_on_device = inputs.to(rng.device).requires_grad_(True)
+    output = model(inputs_on_device)
     output.backward(upstream.to(rng.device))
 
-    # Result -> what FP8 gave, and the exact value.
+    exact_output = inputs.double() @ weight.T
+    exact_input_gradient = upstream.double() @ weight
+    exact_weight_gradient = upstream.double().T @ inputs.double()
+    # Name of a result -> what FP8 gave, and the exact value.
     pairs = {
-        "output": (output.detach().cpu(), x.double() @ weight.T),
-        "gradient x": (x_on_device.grad.cpu(), upstream.double() @ weight),
-        "gradient weight": (model[0].weight.grad.cpu(), upstream.double().T @ x.double()),
+        "output": (output.detach().cpu(), exact_output),
+        "gradient x": (inputs_on_device.grad.cpu(), exact_input_gradient),
+        "gradient weight": (model[0].weight.grad.cpu(), exact_weight_gradient),
     }
     figures: dict[str, Figure] = {}
     for name, (result, exact) in pairs.items():

@@ -91,10 +91,9 @@ class ClaimContext:
 
     @property
     def image_kind(self) -> ImageKind:
-        """Return whose image it is.
+        """Return whether the image stands on our base image or on a user's own.
 
-        Never DERIVED: claims of a derived image are made from those of the image below it
-        (images/validation/derived_image.py).
+        Never DERIVED: images/validation/derived_image.py makes the claims of such images.
         """
         return ImageKind.ON_CUSTOM_BASE if self.custom_base else ImageKind.OURS
 
@@ -139,10 +138,10 @@ def silent_claims(context: ClaimContext, tier: Literal[Tier.CPU, Tier.GPU]) -> I
 def silent_claim(
     context: ClaimContext, subject: str, fault: SilentFault, *, has_fault: bool
 ) -> Claim:
-    """Return the claim that a silent fault is not in the image.
+    """Return the claim that an image does not have a fault that gives wrong numbers without error.
 
-    `has_fault`: the image's versions are known to have it. Then the claim is not required, and a
-    wrong result is reported as KNOWN instead of FAIL.
+    `has_fault`: the versions of its packages are known to have it. Then the claim is not required,
+    and a wrong result is reported as KNOWN instead of FAIL.
     """
     expect: SilentExpect = {
         "known": has_fault,
@@ -152,15 +151,23 @@ def silent_claim(
         "gigabytes": fault.gigabytes,
         "alone": fault.alone,
     }
+    # Most of these faults can only be seen on a GPU.
+    if fault.cpu:
+        probe = "cpu.silent"
+        unproven = ""
+    else:
+        probe = "gpu.silent"
+        unproven = context.no_gpu
+
     gpus = context.inventory.gpus if context.inventory else ()
     return claim(
         "silent-faults",
         subject,
-        "cpu.silent" if fault.cpu else "gpu.silent",
+        probe,
         f"{fault.issue} is not in it: {fault.what}",
         expect,
         required=not has_fault,
-        unproven="" if fault.cpu else context.no_gpu,
+        unproven=unproven,
         not_applicable=reason_out_of_reach(fault, gpus),
     )
 
@@ -212,17 +219,22 @@ def claim(
     unproven: str = "",
     not_applicable: str = "",
 ) -> Claim:
-    """Make a claim of the tier of its probe; what the engine's host measures counts as static.
+    """Make a claim: a statement about an image that a validation run tests.
 
-    `expect`: what the judge compares the evidence with, in the type that its check declares
-    (validate/checks/; a test verifies it for every image). `unproven`: why it can't be measured, if
-    that is known beforehand; empty: it can.
-
-    `not_applicable`: why the host's GPUs or the image's versions can't do what is claimed; empty:
-    they can. That is no fault of the image. So the claim is not required then, nothing is measured,
-    and its verdict is NOT_APPLICABLE.
+    check, subject: the two halves of its name, `pins/torch`.
+    probe: the function that tests it, `static.pins`: validate/checks/static/pins.py.
+    statement: what is claimed, in words.
+    expect: what the test's result is compared with, in the type that the check declares. (A test
+        verifies that type for every image.)
+    required: whether the image fails if the claim does not hold.
+    unproven: why it can't be tested, if that is known beforehand; empty: it can.
+    not_applicable: why the host's GPUs or the image's versions can't do what is claimed; empty:
+        they can. This is no fault of the image, so the claim is neither tested nor required.
     """
-    tier = Tier.STATIC if probe in HOST_PROBES else Tier(probe.partition(".")[0])
+    # A probe's name begins with its tier. Probes that run on the host look at files only.
+    tier = Tier.STATIC
+    if probe not in HOST_PROBES:
+        tier = Tier(probe.partition(".")[0])
     expectation = dict(expect or {})
     if not_applicable:
         expectation["not_applicable"] = not_applicable

@@ -390,10 +390,11 @@ def judge_imports(_subject: str, _expect: AddedExpect, evidence: ImportsEvidence
 def judge_requirements(
     _subject: str, _expect: AddedExpect, evidence: RequirementsEvidence
 ) -> Finding:
-    """Fail where an added package lacks what it requires, or others lack it because of one.
+    """Fail if packages that a user added require something that is missing or of another version.
 
-    `evidence` has the requirements that are not met (`unmet`). UNPROVEN if it says why none could
-    be read (`cannot_check`).
+    The same holds for packages whose requirements are not met any more because of what was added.
+    `evidence["unmet"]` has these requirements. If none could be read, `cannot_check` says why, and
+    the verdict is UNPROVEN.
     """
     if "cannot_check" in evidence:
         return unproven(evidence["cannot_check"])

@@ -132,10 +132,10 @@ def compile_kernels(*, kernel_arch: int, target: int, backward: bool) -> Compile
 
 
 def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence) -> Finding:
-    """Pass if flash-attn-4's expected kernels were compiled for a GPU architecture (90 for sm_90).
+    """Pass if flash-attn-4 compiled the expected kernels for a GPU architecture (90 for sm_90).
 
-    The control is the same for an architecture that does not exist (`bogus`): if it compiles, too,
-    nothing is proved, and the claim fails.
+    As a control, they were also compiled for an architecture that does not exist (`bogus`). If that
+    works, nothing is proved, and the claim fails.
     """
     arch, bogus, compiled = expect["arch"], expect["bogus"], evidence["compiled"]
     if "error" in compiled:
@@ -149,8 +149,8 @@ def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence)
             problems.append(f"{part} was not compiled")
     for name, cubin in cubins.items():
         if cubin["machine"] != EM_CUDA or cubin["arch"] != arch:
-            got = f"got {cubin['bytes']} bytes for sm_{cubin['arch']}"
-            problems.append(f"{name}: asked for sm_{arch}, {got}")
+            result = f"got {cubin['bytes']} bytes for sm_{cubin['arch']}"
+            problems.append(f"{name}: asked for sm_{arch}, {result}")
     if problems:
         return failed(joined(problems))
     if not expect["kernels"]:

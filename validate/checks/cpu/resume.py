@@ -108,7 +108,8 @@ def largest_difference(model: Any, other: Any) -> float:
     other_weights = other.state_dict()
     differences = []
     for name, weight in model.state_dict().items():
-        differences.append(float((weight - other_weights[name]).abs().max()))
+        difference = (weight - other_weights[name]).abs()
+        differences.append(float(difference.max()))
     return max(differences)
 
 

@@ -63,10 +63,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ThreadsEvidence]]:
 
 
 def import_and_compute(modules: Sequence[str]) -> ThreadsEvidence:
-    """Import all modules, multiply matrices, and count the threads that have worked.
+    """Import these modules, multiply matrices, and count the threads that did the work.
 
-    A module that can't be imported is part of the evidence (`not_imported`); the others are still
-    imported. `openmp` are the OpenMP runtimes that are then in the process.
+    Also returned are the OpenMP runtimes that are then in the process: with two of them, threads
+    get in each other's way. A module that can't be imported is reported in `not_imported`.
     """
     torch = importlib.import_module("torch")
     # The user's variables, without those that the suite has set for this process.
@@ -79,6 +79,8 @@ def import_and_compute(modules: Sequence[str]) -> ThreadsEvidence:
             errors[name] = describe_error(error)
 
     busy_threads = count_busy_threads(torch)
+    # A runtime that is mapped by two paths is one.
+    runtimes = set(map(os.path.realpath, list_mapped_files(_OPENMP)))
     environment = {}
     for name, value in environ.items():
         if name.startswith(("OMP_", "MKL_", "KMP_")):
@@ -89,8 +91,7 @@ def import_and_compute(modules: Sequence[str]) -> ThreadsEvidence:
         "busy_threads": busy_threads,
         "environment": environment,
         "not_imported": errors,
-        # A runtime that is mapped by two paths is one.
-        "openmp": sorted(set(map(os.path.realpath, list_mapped_files(_OPENMP)))),
+        "openmp": sorted(runtimes),
     }
 
 

@@ -411,7 +411,7 @@ class Requirements:
 def judge_requirements(
     requirements: Requirements, expect: RanksExpect, evidence: RanksEvidence
 ) -> Finding:
-    """Judge that every rank reported what a claim requires."""
+    """Pass if each rank (process that trains with the others) measured what a claim requires."""
     return judge_ranks(
         expect,
         evidence["ranks"],
