@@ -116,12 +116,11 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> ClaimVerdict:
-    """Return the verdict of a claim by the evidence of a run: PASS, FAIL and so on, with a reason.
+    """Judge one claim by what a validation run measured: PASS, FAIL and so on, with a reason.
 
     A failure becomes UNPROVEN if it is known to come from the machine, such as a broken driver.
-    Characters of the reason that a terminal can't print are escaped.
 
-    judging: the function that judges such claims; None: the suite has none.
+    judging: the function that judges such claims; None: there is none.
     """
     record = evidence.record_of(claim.probe)
     measurement = record.measurement_of(claim.subject) if record else None
@@ -147,10 +146,12 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
             "exit_code": record.exit_code,
             "log": record.log,
         }
+    # What a terminal can't print is escaped.
+    reason = _UNPRINTABLE.sub(_escape_character, finding.reason)
     return ClaimVerdict(
         claim=claim,
         status=finding.status,
-        reason=_UNPRINTABLE.sub(_escape_character, finding.reason),
+        reason=reason,
         seconds=_seconds_of(claim, record, measurement),
         evidence=measured,
     )

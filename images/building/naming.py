@@ -11,11 +11,11 @@ from validate.judging import Status, listed
 
 
 def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:
-    """Return why an image stays a candidate; empty if it gets its name.
+    """Return why a built image does not get its name; empty if it gets it.
 
-    It gets the name if the tiers that every machine can judge are among `tiers`, no required claim
-    failed, and each probe ran to its end. An UNPROVEN claim does not withhold the name if its probe
-    ran, or if it was known beforehand that it can't be measured.
+    `verdict` and `evidence` are of its validation, and `tiers` are the groups of claims that were
+    tested. Three things withhold the name: a required claim failed, the machine did not test
+    everything that each machine can, or a test did not run to its end.
     """
     reason = reason_failed(verdict) or reason_of_machine(verdict, evidence, tiers)
     return reason or reason_not_measured(verdict, evidence)

@@ -67,12 +67,16 @@ def validate_image(
     run_anyway: bool = False,
     say: Callable[[str], None],
 ) -> Validated:
-    """Hold any image of the engine to the claims of a planned image, and return the verdict.
+    """Validate an image of the engine: test what matrix.yaml claims about it, and judge the result.
 
-    `image`: whose claims. `reference`: what is measured; a derived image is held to the claims as
-    such (images/validation/derived_image.py). `tiers`: empty means all that this machine can.
-    `only`: see `claims_of`. `run_anyway`: run programs of the image even if its files are broken.
-    `say` gets lines about the progress. Raises UserError.
+    image: the row of matrix.yaml that makes the claims.
+    reference: the image to test. It may be one that a user built on top of ours.
+    tiers: the groups of claims to test; empty: all that this machine can.
+    only: names or patterns of claims (`pins/torch`); empty: all claims.
+    run_anyway: run programs of the image even if its files are broken.
+    say: called with lines about the progress.
+
+    Raises UserError if there is no lock, or if the image can't be tested.
     """
     # A missing or stale lock is reported before anything is asked of the engine.
     lock_file.read(image, sources.workspace.locks)
@@ -84,8 +88,10 @@ def validate_image(
         say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")
 
     steps = engine.steps(info.handle)
+    # Steps above those of our Dockerfile make it a derived image: a user built it on top of ours.
+    steps_above = configuration.steps_above(steps)
     declared = NOTHING_DECLARED
-    if configuration.steps_above(steps):
+    if steps_above:
         declared = read_declaration(engine, info)
     claims = claims_of(
         image,
@@ -108,9 +114,9 @@ def validate_image(
         on_record=say_measured,
     )
 
-    # Build steps above those of our Dockerfile make it a derived image.
-    steps_above = configuration.steps_above(steps)
-    changes = derived_image.find_changes(evidence, steps_above) if steps_above else None
+    changes = None
+    if steps_above:
+        changes = derived_image.find_changes(evidence, steps_above)
     other_base = base_images.other_base(image, info.labels)
     return Validated(tiers, evidence, verdict, changes, other_base)
 
@@ -276,13 +282,15 @@ def measure_and_judge(
     run_anyway: bool = False,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> tuple[Evidence, Verdict]:
-    """Measure an image in containers, judge the evidence, and add hints to claims that do not hold.
+    """Test claims about an image in containers, and return what was measured and the verdict on it.
 
-    `reference`: the image, as the engine names it. `claims`: what it is held to; only those of
-    `tiers` are measured. `gpus`: how containers get GPUs. `run_anyway`: run programs of the image
-    even if its files are broken. `on_record` is called with what each probe (a program that
-    measures) found. Returns what was measured, and the verdict on it. Raises UserError if that
-    could not be measured; an image that fails raises nothing.
+    reference: the image, as the engine names it.
+    claims: statements about the image. Only those of `tiers` are tested.
+    gpus: how containers get GPUs.
+    run_anyway: run programs of the image even if its files are broken.
+    on_record: called with what each check measured.
+
+    An image that fails raises nothing. Raises UserError if it could not be tested.
     """
     evidence = validation_run.validate(
         engine, reference, claims, tiers, gpus, run_anyway=run_anyway, on_record=on_record

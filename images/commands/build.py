@@ -24,7 +24,7 @@ from images.commands.options import (
 )
 from images.config.matrix import Sources
 from images.context.base_images import AUTO
-from images.context.hosting import host_settings
+from images.context.hosting import HostSettings, host_settings
 from images.context.labels import LABELS
 from images.engine import Engine, private_engine
 from images.engine.progress import Progress
@@ -71,13 +71,7 @@ def build(
     images = common.select_accepted(selectors, sources)
     locked = [(image, lock_file.read(image, sources.workspace.locks)) for image in images]
     host = host_settings()
-    for image in images:
-        for text in image.warnings:
-            common.say(f"{image.name}: warning: {text}")
-    for warning in host.warnings:
-        common.say(f"warning: {warning}")
-    if any(image.warnings for image in images):
-        common.say("Warnings do not stop the build; what can be done about one is said in it.")
+    _print_warnings(images, host)
 
     with (
         private_engine.open_engine(engine, on_progress=common.say) as docker_engine,
@@ -104,23 +98,18 @@ def build(
         if isinstance(result, UserError):
             problems += result.problems
             continue
-        page = f"{folder / result.name}/report.md"
-        # `withheld` says why the image does not get its name; empty: it has it.
+
         common.show(
             report.lines(result.verdict, other_base=result.other_base, everything=everything)
         )
+        page = f"{folder / result.name}/report.md"
+        # `withheld` says why the image does not get its name; empty: it has it.
         if result.withheld:
-            cause = f"{result.withheld}: it gets no name and stays {result.tag}-candidate"
-            then = (
-                f"read the reasons in {page} (`docker run --rm -it {result.tag}-candidate` looks "
-                "inside); when the cause is mended, build again"
-            )
-            problems.append(Problem(where=result.name, cause=cause, then=then))
+            problems.append(_problem_without_name(result, page))
         else:
-            recorded = _recorded_gpu_runs(result, sources)
             last_lines = [
                 f"{result.tag} is validated as far as this machine can: {page}",
-                f"{result.tag}: {recorded}",
+                f"{result.tag}: {_recorded_gpu_runs(result, sources)}",
             ]
             # The image has the matrix's name for it, which says nothing of this base.
             if result.other_base:
@@ -131,6 +120,27 @@ def build(
             common.show(last_lines)
     if problems:
         raise UserError(problems, code=1)
+
+
+def _print_warnings(images: Sequence[Image], host: HostSettings) -> None:
+    """Print what is doubtful about the images to build, and about the settings of this machine."""
+    for image in images:
+        for text in image.warnings:
+            common.say(f"{image.name}: warning: {text}")
+    for warning in host.warnings:
+        common.say(f"warning: {warning}")
+    if any(image.warnings for image in images):
+        common.say("Warnings do not stop the build; what can be done about one is said in it.")
+
+
+def _problem_without_name(result: Built, page: str) -> Problem:
+    """Return the problem that a built image does not get its name; `page` is its report."""
+    cause = f"{result.withheld}: it gets no name and stays {result.tag}-candidate"
+    then = (
+        f"read the reasons in {page} (`docker run --rm -it {result.tag}-candidate` looks "
+        "inside); when the cause is mended, build again"
+    )
+    return Problem(where=result.name, cause=cause, then=then)
 
 
 def _recorded_gpu_runs(result: Built, sources: Sources) -> str:
@@ -152,12 +162,12 @@ def _wheel_finder(
     *,
     compiles: bool,
 ) -> FindWheel:
-    """Return the function that finds the wheel of a package which is published as source only.
+    """Return a function that finds the wheel of a package which is published as source only.
 
-    For an image and a package, the function returns the wheel's file; None: there is none. It looks
-    into the cache of compiled wheels and, with `compiles` (--compile), compiles what the cache
-    lacks. If one of the images stands on a custom base, it finds nothing. Raises UserError for
-    `compiles` on a custom base.
+    That function gets an image and a package, and returns the wheel's file; None if there is none.
+    It looks into the cache of compiled wheels and, with `compiles` (--compile), compiles what the
+    cache lacks. For images on a user's own base it finds nothing; with `compiles`, UserError is
+    raised for these.
     """
     # Wheels are compiled for Debian's and Ubuntu's bases. They need not run on another one.
     is_custom_base = options.base != AUTO or any(image.base.custom for image in images)

@@ -32,12 +32,15 @@ def policy(gate: str, sources: Sources, find_claims: FindClaims) -> ReleasePolic
     claims for an image, from its labels and its validation run.
     """
 
-    # An alias is another tag for an image, such as `latest`.
     def aliases_of(name: str) -> list[str]:
+        """Return the other tags of an image, such as `latest`."""
         return [alias for alias, image in sources.matrix.aliases.items() if image == name]
 
+    required_tiers = sources.matrix.gate
+    if gate:
+        required_tiers = parse_tiers(gate)
     return ReleasePolicy(
-        gate=parse_tiers(gate) if gate else sources.matrix.gate,
+        gate=required_tiers,
         alias_gate=sources.matrix.gate,
         aliases_of=aliases_of,
         claims_of=find_claims,
@@ -46,15 +49,19 @@ def policy(gate: str, sources: Sources, find_claims: FindClaims) -> ReleasePolic
 
 
 def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
-    """Return the release policy for images that are published already: what they must have passed.
+    """Return what an image that is published already must have passed.
 
-    `gate` is the option --gate: tiers (groups of checks) such as `static,cpu`; if it is empty, the
-    gate of the matrix holds or, without a matrix, the default one. `sources` is None if there is no
-    matrix, as beside an installed package. Images are then judged by the claims in their own
-    evidence, and their aliases are unknown.
+    `gate` is the option --gate: tiers (groups of checks) such as `static,cpu`. If it is empty, the
+    gate in matrix.yaml holds. An installed truetag may have no matrix.yaml (`sources` is None).
+    Then the default gate holds, each image is judged by the claims in its own evidence, and nothing
+    is known of aliases.
     """
     if sources:
-        return policy(gate, sources, lambda labels, run: claims_of_published(labels, run, sources))
+
+        def find_claims(labels: Mapping[str, str], run: Evidence) -> ClaimSet | None:
+            return claims_of_published(labels, run, sources)
+
+        return policy(gate, sources, find_claims)
     tiers = parse_tiers(gate) if gate else GATE
     return ReleasePolicy(
         gate=tiers,

@@ -111,10 +111,12 @@ def image_recipe(
 def dockerfile_recipe(
     dockerfile: str, files: Mapping[str, str], base: str, platform: Platform
 ) -> ImageRecipe:
-    """Return the recipes of the layers of a Dockerfile's last stage, which is the image.
+    """Return for each layer of an image a digest of everything that decides the layer's bytes.
 
-    A recipe is a digest of all that decides the bytes of a layer. `dockerfile` is the text. files:
-    path in the context -> sha256. base: the recipe of the base image.
+    dockerfile: the text. Its last stage is the image.
+    files: path in the build context -> sha256.
+    base: the digest of the base image, which covers everything below.
+    platform: for which the image is built.
     """
     stages: dict[str, _Stage] = {}
     stage = _Stage(digest=base)
@@ -147,13 +149,13 @@ def _add_instruction(
     stages: Mapping[str, _Stage],
     platform: Platform,
 ) -> None:
-    """Add an instruction to the digest of its stage and, if it makes a layer, to the layers.
+    """Add an instruction of a Dockerfile to the digest of its stage, and its layer if it makes one.
 
-    `stage` is changed. The digest covers all that decides the bytes of its layers. Left out are
-    labels, the layer of the suite, and variables that only installers read: what is in them changes
-    no other file. `files` has the sha256 of each path in the context, and `stages` are the stages
-    so far, by name.
+    `stage` is changed. `files`: path in the build context -> sha256. `stages` are the earlier
+    stages, by name.
     """
+    # Labels, the layer of our own checks, and variables that only installers read are left out:
+    # they change no other file of the image.
     keyword, text = instruction
     # The template sets each of them by an instruction of its own: `ENV NAME="value"`.
     if keyword == "ENV" and text.partition("=")[0] in INSTALLERS_ONLY:

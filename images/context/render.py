@@ -79,21 +79,21 @@ def render(
     suite: Mapping[str, bytes] | None = None,
     recipe: str = "",
 ) -> Context:
-    """Return the whole build context of an image: the Dockerfile, and the files of its steps.
+    """Return the build context of an image, the Dockerfile and the files that its steps use.
 
-    Steps that differ between images of one torch come after those that these images share.
-
-    locks: `torch.txt` and the like, one for each layer, and `tools.txt`.
-    host: files under host/ (CA bundle and index settings), which steps mount and no layer keeps.
+    locks: name -> requirements file with hashes: `torch.txt` and the like, one for each layer, and
+        `tools.txt`.
+    base: the base image.
+    host: files of this machine (CA bundle and index settings), which steps see and no layer keeps.
     wheels: file name -> file, of wheels that no index has.
     missing: optional package -> why this image lacks it.
-    offline: `wheels` holds everything that is installed, and no step reaches an index.
-    suite: the suite and the image's claims, for the commands `validate` and `doctor` in the image.
-    recipe: the digest of what the layers are made of (images/context/recipe.py), for a label.
+    offline: whether `wheels` has everything that is installed, so that no step reaches an index.
+    suite: files of the commands `validate` and `doctor` in the image.
+    recipe: the digest of everything that the image is made of, for a label.
     """
     wheels, missing, suite = wheels or {}, missing or {}, suite or {}
 
-    # Packages that no lock needs to install: a wheel brings them.
+    # The locks, without packages that are installed from a wheel of the context instead.
     private = [pin.name for pin in image.pins if pin.index]
     provided = {*image.choose_compiled_wheels(wheels), *private}
     files = _lock_files(image, locks, provided)
@@ -119,27 +119,27 @@ def render(
         installer_variables[name] = variables.pop(name)
 
     index = "" if offline else index_arguments(image)
-    # The installer's wheel is in the context only if a wheelhouse or an offline build brings it.
+    layers = tuple(_stages(image, files, sorted(wheels), missing, index))
+    # The wheel of the installer, uv. The context has it only if a wheelhouse or an offline build
+    # brings it.
     installers = [name for name in sorted(wheels) if name.startswith("uv-")]
-    dockerfile = (
-        environment()
-        .get_template("Dockerfile.j2")
-        .render(
-            image=image,
-            torch=image.pin("torch"),
-            base=base,
-            user=user_overlay.USER,
-            layers=tuple(_stages(image, files, sorted(wheels), missing, index)),
-            environment=variables,
-            installer_environment=installer_variables,
-            additions=user_overlay.python(image).rpartition("/")[0],
-            labels=labels(image, base, missing, recipe),
-            installer=installers[0] if installers else "",
-            epoch=EPOCH,
-            native_installer=image.name.platform is not Platform.AMD64,
-            **step_macros(offline=offline, pruning=image.pruning is not None),
-            suite=bool(suite),
-        )
+    installer = installers[0] if installers else ""
+    template = environment().get_template("Dockerfile.j2")
+    dockerfile = template.render(
+        image=image,
+        torch=image.pin("torch"),
+        base=base,
+        user=user_overlay.USER,
+        layers=layers,
+        environment=variables,
+        installer_environment=installer_variables,
+        additions=user_overlay.python(image).rpartition("/")[0],
+        labels=labels(image, base, missing, recipe),
+        installer=installer,
+        epoch=EPOCH,
+        native_installer=image.name.platform is not Platform.AMD64,
+        **step_macros(offline=offline, pruning=image.pruning is not None),
+        suite=bool(suite),
     )
     files["Dockerfile"] = dockerfile.encode()
     return dict(sorted(files.items()))
@@ -293,13 +293,13 @@ def _stages(
 def _wheels_of(
     pins: Sequence[Pin], wheels: Sequence[str], replaced_by_wheels: Container[str]
 ) -> tuple[str, ...]:
-    """Return the wheels that a step installs by themselves, for these pins: names of files.
+    """Return the files of the wheels that a step installs in place of, or besides, its lock.
 
-    They are the wheels of packages that are not in the lock or that a private index alone has, and
-    those that take the place of what the lock has (of the packages in `replaced_by_wheels`).
-    `wheels` are all in the context. In an offline build, the wheels of the lock are among them, and
-    left out here: the lock installs them.
+    `pins` are the packages of the step, `wheels` the wheel files of the whole context, and
+    `replaced_by_wheels` the packages whose wheel takes the place of what the lock has.
     """
+    # In an offline build, the context also has the wheels of the lock. They are not returned,
+    # because the lock installs them.
     stems = set()
     for pin in pins:
         if not pin.locked or pin.index or pin.name in replaced_by_wheels:

@@ -153,16 +153,19 @@ class Engine(AbstractContextManager["Engine"]):
         redact: Callable[[str], str] = str,
         sleep: Callable[[float], object] | None = None,
     ) -> BuildResult:
-        """Build a context with BuildKit, and tag the result.
+        """Build an image with BuildKit, and tag it.
 
-        `network` is that of the build steps; None: the engine's default. `unpack`: make the image
-        ready for containers; only the containerd image store can leave that out, which saves a
-        minute for an image that `fix_id` writes anew. What steps print goes through `redact` before
-        anybody sees it. If the network fails, or the engine loses the
-        context, the build is tried twice more after pauses (`sleep` gets the seconds).
+        files: the build context: path -> content.
+        network: that of the build steps; None: the engine's default.
+        unpack: whether to make the image ready for containers. Only the containerd image store can
+            leave that out. It saves a minute for an image that `fix_id` writes anew.
+        on_event: called with each step, and with each line that it prints.
+        redact: takes secrets out of what steps print.
+        sleep: called with the seconds of a pause. If the network fails, or the engine loses the
+            context, the build is tried twice more after pauses.
 
         Raises BuildFailed, Cancelled (see `cancel`), and UserError if the engine refuses or goes
-        away. With any exception, the engine is told to cancel the build.
+        away. With any exception, the build is cancelled in the engine.
         """
         parameters = {
             "version": "2",  # BuildKit

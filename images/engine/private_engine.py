@@ -192,13 +192,13 @@ def bridge(home: Path) -> str:
 def mac_address(home: Path) -> str:
     """Return the MAC address of the bridge of the private engine in the folder `home`.
 
-    It depends on the folder alone. Its first byte, 02, makes it locally administered and unicast
-    (IEEE 802, 8.4). It is set because Linux gives a bridge without an address the lowest of its
-    ports' (net/bridge/br_stp_if.c). That one changes as containers end, and those that still run
-    send to the old one until their ARP entry expires, after 15 s to 2 min (the same in Podman:
-    github.com/containers/netavark/pull/833).
+    It is always the same for a folder.
     """
+    # Linux gives a bridge without an address the lowest one of its ports (net/bridge/br_stp_if.c).
+    # That changes as containers end, and those that still run send to the old one until their ARP
+    # entry expires, after 15 s to 2 min (as in Podman: github.com/containers/netavark/pull/833).
     digest = sha256(str(home).encode())  # in hexadecimal: two digits for a byte
+    # The first byte makes it locally administered and unicast (IEEE 802, 8.4).
     octets = ["02"]
     for start in range(0, 10, 2):
         octets.append(digest[start : start + 2])

@@ -122,12 +122,12 @@ def is_open(claim: ClaimRow) -> bool:
 
 
 def find_regressions(control: SetResult, newer: SetResult) -> list[ClaimRow]:
-    """Return the claims that only the control passes, the cheapest tier first.
+    """Return the tests that an image passes as it is locked, and not with newer versions.
 
-    The control is the image as it is locked, `newer` the same one at newer versions. Claims are
-    statements about an image that were tested, and a tier says what the test needs, such as a GPU.
-    Only claims that fail in `newer`, or are required and UNPROVEN there, count. If `newer` could
-    not be built, one claim BUILD stands for all; if the control could not, there is no regression.
+    `control` has the results of the image as it is locked, `newer` those with newer versions. Tests
+    that need no GPU come first. A test counts if it failed in `newer`, or if it is required and
+    UNPROVEN there. If `newer` could not be built, the result is one test called BUILD. If `control`
+    could not be built, the result is empty.
     """
     # A result has a cause only if its image could not be built.
     if control.cause:

@@ -105,13 +105,12 @@ def _patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 
 def move_pins(text: str, image: Image, changes: Sequence[Change]) -> str:
-    """Return the text of matrix.yaml with the image's own pins at their new versions.
+    """Return the text of matrix.yaml with the packages that it pins for an image at new versions.
 
-    A pin is a package at one version. `text` is the file as it is, `changes` say which packages
-    moved. A pin is changed in the line where it stands: in the image's stack (the pins of its
-    torch), or in a profile (additional packages) for that stack. A pin that all stacks share
-    (`common`) is added to the image's stack, because the other stacks keep theirs. Changes of
-    dependencies are left out.
+    `text` is the file as it is, and `changes` has the old and new versions. A version is changed in
+    the line where it stands: under the image's torch (its stack), or under a profile. A version
+    that all stacks share (`common`) is added to the image's stack, because the other stacks keep
+    theirs. Packages that matrix.yaml does not pin are left out.
     """
     file = yamlfile.parse("matrix.yaml", text)
     lines = text.splitlines(keepends=True)

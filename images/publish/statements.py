@@ -250,11 +250,11 @@ class Statement:
 
 
 def make_test_result(runs: Sequence[Attestation], origin_exception: str = "") -> dict[str, Any]:
-    """Return the predicate (content) of one test result for all validation runs of an image.
+    """Return the test result to attach to a published image: the content of the statement.
 
-    It has the results of every tier (group of claims) and the evidence of every run, packed. Each
-    run must have been judged by today's claims. `origin_exception` is the user's reason to publish
-    the image although the origin of its layers is UNPROVEN; empty: none.
+    It has the result of every tier (group of tests), and what each validation run measured, packed.
+    Each of `runs` must have been judged by today's claims. `origin_exception` is the user's reason
+    to publish the image although it is not proved where its layers come from; empty: none.
     """
     predicate = summarize(runs, origin_exception)
     # The field of the specification that may hold files, each as a ResourceDescriptor.
@@ -351,12 +351,13 @@ def is_passed(runs: Sequence[Attestation], tier: Tier, origin_exception: str) ->
 
 
 def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -> Iterator[str]:
-    """Yield a sentence for each thing that an image's test result says and its evidence denies.
+    """Yield a sentence for each false thing that a published test result says.
 
-    A test result (in-toto's predicate of that name) is signed and attached to a published image: it
-    lists passed and failed tests, and the verdict of each tier. `runs` are the validation runs that
-    it stands on, judged anew by the claims in their evidence. It may say less than they show, since
-    it was written by the claims of its day. Raises one of UNREADABLE if it is malformed.
+    A test result (in-toto's predicate of that name) is attached to a published image: it lists the
+    passed and failed tests, and the result of each tier, a group of tests. `runs` are the
+    validation runs that it was written from, judged again. The test result may say less than they
+    show, because fewer tests existed when it was written. Raises one of UNREADABLE if it is
+    malformed.
     """
     predicate = statement.predicate
     exception = statement.origin_exception

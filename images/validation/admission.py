@@ -32,19 +32,18 @@ def _runs_programs(claim: Claim) -> bool:
 
 
 def find_broken(claims: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
-    """Return why no program of an image should be started: name of a claim -> reason.
+    """Return the claims about an image's files that fail: name of the claim -> reason.
 
-    A claim is a statement that the image must fulfil. Those of the checks in ADMISSION decide:
-    they are about its files. `evidence` holds the record of each probe (a program that measures)
-    that has run so far. The result is empty if programs may run.
+    If there is one, no program of the image should be started. Only claims of the checks in
+    ADMISSION count. `evidence` is what has been measured so far.
     """
     deciding = claims.where(lambda claim: claim.check in ADMISSION)
     broken = {}
     for verdict in judge(deciding, evidence).claims:
         claim = verdict.claim
-        # A claim that is known to be unproven was not measured on purpose. Any other one should
-        # have a record. It has none if its reader ran out of memory, for example: then nobody knows
-        # whether the files are whole.
+        # A claim that is known to be unproven was not measured on purpose. Each other one should
+        # have a record. If its check ran out of memory, for example, there is none: then it is not
+        # known whether the files are whole.
         is_record_missing = not claim.unproven and evidence.record_of(claim.probe) is None
         if verdict.status is Status.FAIL or is_record_missing:
             broken[claim.key] = verdict.reason

@@ -150,11 +150,11 @@ def failing_packages(image: Image, facts: Facts) -> list[KnownFailure]:
 
 
 def find_changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
-    """Return what a derived image changed of its base image; None if its packages were not listed.
+    """Return the packages and files that a user changed in an image built FROM one of ours.
 
-    `evidence`: what was measured in the derived image. It has the claim pins/lock, which holds the
-    versions of the base image's packages, and the versions that a probe found installed. Both are
-    compared. `steps`: the build steps above the base image, the first first.
+    `evidence` is what was measured in the user's image: the claim pins/lock has the versions of our
+    image's packages, and its test listed those that are installed now. `steps` are the user's build
+    steps, in their order. Returns None if the installed packages were not listed.
     """
     # The claim pins/lock and what its probe measured. A run of some claims only may lack them.
     lock_claims = [claim for claim in evidence.claims if claim.key == LOCK_CLAIM]

@@ -220,13 +220,18 @@ def run_over_files(
     timeout: float,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> SuiteRun:
-    """Run the suite with our own Python in a container of an image, as root.
+    """Run the suite (our checks) as root in a container of an image, without running the image.
 
-    Our own Python is the one that runs this program: it is copied into the container, so nothing of
-    the image itself runs. `arguments`: those of the suite. `claims`: what it measures; the records
-    go to `on_record`. `user_file`: the content of `user.json` beside the suite (`user_json`).
-    `timeout`: seconds. Returns how the run ended, and what was printed besides records. Raises
-    UserError where our Python can't run there, and Stopped past the timeout.
+    The Python that runs this program is copied into the container, so that no program of the image
+    runs. Returns how the run ended, and what was printed besides records.
+
+    arguments: those of the suite.
+    claims: what it tests.
+    user_file: how a user's process would start in the image (`user_json`).
+    timeout: in seconds.
+    on_record: called with what each check measured.
+
+    Raises UserError if our Python can't run there, and Stopped past the timeout.
     """
     require_same_machine(engine, image)
     spec = ContainerSpec(

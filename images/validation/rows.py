@@ -77,11 +77,11 @@ class StepRow(Row):
 
 
 def collect_steps(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
-    """Return the figures of the training steps that were measured for claims: subject -> step.
+    """Return time, memory and loss of the training steps that a validation run measured.
 
-    Only claims of the check `step`, which trains a small model, have such figures. `subject`: what
-    such a claim is about. Claims whose times something disturbed are left out, another process on
-    the GPU for example, and so are those without a measurement.
+    Only claims of the check `step`, which trains variants of a small model, have them: variant ->
+    figures. Variants whose times were disturbed, for example by another process on the GPU, and
+    those that were not measured are left out.
     """
     steps = {}
     for judged in claims:

@@ -278,12 +278,15 @@ def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) ->
 def judge_wheel(
     engine: Engine, tag: str, image: Image, recipe: Recipe, content: bytes, facts: Facts, log: Path
 ) -> Verdict:
-    """Check a new wheel in the image that it was compiled in, and return the verdict.
+    """Check a wheel that was just compiled, and return the verdict; raise UserError if it is bad.
 
-    That image (`tag`) has the wheel installed with torch; `image` is the one that it is made for.
-    Claims (statements that a check tests) are made of the wheel's version, its libraries and
-    symbols, and its machine code for the recipe's architectures. `content` is the wheel file; `log`
-    is named in errors. Raises UserError unless every claim passes.
+    The wheel's version, its libraries and symbols, and its machine code for GPUs are checked.
+
+    tag: the image that the wheel was compiled in, and where it is installed with torch.
+    image: the image that the wheel is for.
+    recipe: how it was compiled, and for which GPUs.
+    content: the wheel file.
+    log: the log of the compilation, which errors name.
     """
     claims = ClaimSet(image=tag, claims=tuple(_wheel_claims(image, recipe, content, facts)))
     evidence = validation_run.validate(engine, tag, claims, [Tier.STATIC])

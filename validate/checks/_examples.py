@@ -15,15 +15,17 @@ SETTINGS = Settings(time_limit=2400, starts_first=True)
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    """Yield each claimed example and its figures. All claims are of the same tier.
+    """Run the example program of each claim, and yield its name and what was measured.
 
-    Examples of the gpu tier see one GPU. With a second one, the Trainer would split its batches
-    over both, and axolotl would start a rank on each (seen on two H200s).
+    All claims are of one tier: the CPU, one GPU or several GPUs.
     """
     tier = claims[0].tier
     if tier is Tier.GPU:
+        # With a second GPU, the Trainer would split its batches over both, and axolotl would start
+        # a process on each (seen on two H200s).
         os.environ["CUDA_VISIBLE_DEVICES"] = first_visible_gpu(os.environ)
-    return evidence.measure(claims, device="cpu" if tier is Tier.CPU else "cuda")
+    device = "cpu" if tier is Tier.CPU else "cuda"
+    return evidence.measure(claims, device=device)
 
 
 def first_visible_gpu(environ: Mapping[str, str]) -> str:

@@ -283,12 +283,12 @@ def compare_step(
     completions: Sequence[Completion],
     old_scores: Sequence[Any] | None,
 ) -> tuple[dict[str, float], list[Any]]:
-    """Compare loss and gradient of trl and of Liger with plain torch's, for the current weights.
+    """Compare GRPO's loss and gradient, as trl and Liger compute them, with plain torch's.
 
-    `old_scores` are the log-probabilities of the policy that sampled; None: it is this one. Returns
-    the deviations by name, and the log-probabilities of this policy. The controls are how far trl's
-    gradient is from a wrong one: without the policy's ratio (`control_fixed`), and without the
-    sampler's (`control_uncorrected`).
+    `old_scores` are the log-probabilities of the tokens by the model that sampled them; None: the
+    model has not changed since. Returns the deviations by name, and the log-probabilities by the
+    model as it is now. Two controls are how far trl's gradient is from one that lacks a factor:
+    the policy's ratio (`control_fixed`), or the sampler's (`control_uncorrected`).
     """
     trainer.model.zero_grad()
     loss = trainer.compute_loss(trainer.model, batch)
@@ -319,9 +319,12 @@ def gradient_error(gradients: Mapping[str, Any], exact: Mapping[str, Any]) -> fl
     Gradients and exact gradients are by the name of the weight.
     """
     torch = importlib.import_module("torch")
-    flat = torch.cat([gradient.cpu().double().flatten() for gradient in gradients.values()])
-    flat_exact = torch.cat([exact[name].cpu().double().flatten() for name in gradients])
-    return relative_error(flat, flat_exact)
+    vectors = []
+    exact_vectors = []
+    for name, gradient in gradients.items():
+        vectors.append(gradient.cpu().double().flatten())
+        exact_vectors.append(exact[name].cpu().double().flatten())
+    return relative_error(torch.cat(vectors), torch.cat(exact_vectors))
 
 
 def plain_step(

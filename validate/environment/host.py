@@ -76,8 +76,9 @@ def read(root: Path = Path("/"), folder: Path | None = None) -> HostFacts:
             missing_files.append(f"/dev/{name}")
 
     log = _read_file(root / "dev/kmsg").decode(errors="replace")
+    driver_version = _read_file(root / "proc/driver/nvidia/version")
     return {
-        "module_loaded": bool(_read_file(root / "proc/driver/nvidia/version")),
+        "module_loaded": bool(driver_version),
         "under_wsl": (root / "dev/dxg").exists(),
         "windows_driver": (root / "usr/lib/wsl/lib/libcuda.so.1").exists(),
         "missing_files": missing_files,

@@ -149,4 +149,5 @@ def apply_rotation(x: Any, cosine: Any, sine: Any) -> Any:
 
 def _rms_norm(x: Any, weight: Any, epsilon: float) -> Any:
     """Divide `x` by its root mean square over the last dimension, and multiply by `weight`."""
-    return x * (x.pow(2).mean(-1, keepdim=True) + epsilon).rsqrt() * weight
+    mean_square = x.pow(2).mean(-1, keepdim=True)
+    return x * (mean_square + epsilon).rsqrt() * weight

@@ -14,6 +14,7 @@ tl = importlib.import_module("triton.language")
 
 @triton.jit
 def validate_mix(left, right, out, count, BLOCK: tl.constexpr):  # noqa: N803
+    """Write left * 3 + (left ^ right) of `count` whole numbers to `out`, BLOCK in each program."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(left + at, mask=at < count)
     y = tl.load(right + at, mask=at < count)
@@ -22,6 +23,7 @@ def validate_mix(left, right, out, count, BLOCK: tl.constexpr):  # noqa: N803
 
 @triton.jit
 def validate_softmax(scores, out, columns, BLOCK: tl.constexpr):  # noqa: N803
+    """Write the softmax of each row of `scores` to `out`. One program computes one row."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     score = tl.load(scores + row * columns + at, mask=at < columns, other=float("-inf"))

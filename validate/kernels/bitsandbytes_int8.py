@@ -37,17 +37,20 @@ def _observe(rng: SeededRandom) -> Observed:
     # `scales` holds the largest absolute value of each row, which became the code 127. So one code
     # stands for 1/127 of it.
     codes, scales, _ = functional.int8_vectorwise_quant(values.to(rng.device))
-    decoded = (codes.float() * scales.float().view(-1, 1) / 127).cpu()
+    row_scales = scales.float().view(-1, 1)
+    decoded = (codes.float() * row_scales / 127).cpu()
+    errors = decoded - values.float()
 
-    # A result without any error was not quantised. Codes that are all off by one would shift all
-    # numbers by 0.027 on the average (3.4 / 127). The control shifts them by 0.02, which is less,
-    # so it is even harder to notice.
+    # Codes that are all off by one would shift all numbers by 0.027 on the average (3.4 / 127). The
+    # control shifts them by 0.02, which is less, so it is even harder to notice.
+    shifted_errors = decoded + 0.02 - values.float()
     controls = {
+        # A result without any error was not quantised.
         "unquantised": 0.0,
-        "codes off by one": float((decoded + 0.02 - values.float()).abs().mean()),
+        "codes off by one": float(shifted_errors.abs().mean()),
     }
-    error = float((decoded - values.float()).abs().mean())
-    return {"figures": {"mean error": {"value": error, "controls": controls}}}
+    mean_error = float(errors.abs().mean())
+    return {"figures": {"mean error": {"value": mean_error, "controls": controls}}}
 
 
 KERNEL = of_bitsandbytes(

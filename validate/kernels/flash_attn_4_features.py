@@ -72,24 +72,29 @@ def _case(change_scores: ScoreChange, options: Mapping[str, Any], rng: SeededRan
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    """Compute gradients twice with `deterministic`, and return whether they are the same bits.
+    """Compute gradients twice with `deterministic=True`, and return whether they are the same bits.
 
     Gradients are sums over many blocks. Without `deterministic` the GPU's scheduler decides in
     which order blocks are added, so that results are rounded differently from run to run. The
     result is one fact, with the value `the same` or `different`.
     """
     torch = rng.torch
-    query, key, value = (
-        rng.normal(2, 4, 2048, 64).bfloat16().to(rng.device).requires_grad_(True) for _ in range(3)
-    )
-    inputs = [query, key, value]
+    # Query, key and value.
+    inputs = []
+    for _ in range(3):
+        tensor = rng.normal(2, 4, 2048, 64).bfloat16().to(rng.device)
+        inputs.append(tensor.requires_grad_(True))
+
     runs = []
     for _ in range(2):
-        output = flash_attention_4(query, key, value, True, deterministic=True)
+        output = flash_attention_4(*inputs, True, deterministic=True)
         runs.append(torch.autograd.grad(output, inputs, torch.ones_like(output)))
 
-    are_same = all(bool((first == second).all()) for first, second in zip(*runs, strict=True))
-    return {"facts": {"gradients, bit for bit": "the same" if are_same else "different"}}
+    answer = "the same"
+    for first, second in zip(*runs, strict=True):
+        if not bool((first == second).all()):
+            answer = "different"
+    return {"facts": {"gradients, bit for bit": answer}}
 
 
 KERNEL = of_flash_attn_4(

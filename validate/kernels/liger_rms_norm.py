@@ -27,8 +27,9 @@ def _run(x: Any, weight: Any) -> Any:
 
 
 def _plain(x: Any, weight: Any) -> Any:
-    """Normalise by plain torch."""
-    return x * (x.pow(2).mean(-1, keepdim=True) + _EPSILON).rsqrt() * weight
+    """Compute RMS norm over the last dimension in plain torch."""
+    mean_square = x.pow(2).mean(-1, keepdim=True)
+    return x * (mean_square + _EPSILON).rsqrt() * weight
 
 
 def _case(dtype: str, rng: SeededRandom) -> Case:

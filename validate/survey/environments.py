@@ -110,26 +110,26 @@ def find_environments(
 
 
 def _parse_package_folder(path: str) -> _PackageFolder | None:
-    """Return what the path of a folder of packages tells: the Python that it belongs to.
+    """Return to which Python a folder of packages belongs, by its path.
 
-    /opt/venv/lib/python3.11/site-packages belongs to Python 3.11 of /opt/venv, for example. None if
-    the folder is not at a place that a Python looks into.
+    For example, /opt/venv/lib/python3.11/site-packages belongs to Python 3.11 of /opt/venv. Returns
+    None for a folder where no Python looks for packages.
     """
     match = _FOLDER.fullmatch(path)
     if not match:
         return None
     written_prefix = match["prefix"] or "/"
+    prefix = written_prefix
     # Debian's Python has the prefix /usr, and its packages lie in folders `dist-packages` below
     # both /usr and /usr/local.
-    is_debians = match["kind"] == "dist" and written_prefix in _DEBIAN
+    if match["kind"] == "dist" and written_prefix in _DEBIAN:
+        prefix = "/usr"
+
+    version = match["version"]
     # Debian's /usr/lib/python3/dist-packages is for each of its Python 3.
-    is_of_all_versions = match["version"] == "3"
-    return _PackageFolder(
-        path=path,
-        prefix="/usr" if is_debians else written_prefix,
-        written_prefix=written_prefix,
-        version="" if is_of_all_versions else match["version"],
-    )
+    if version == "3":
+        version = ""
+    return _PackageFolder(path=path, prefix=prefix, written_prefix=written_prefix, version=version)
 
 
 def _interpreters(folder: _PackageFolder) -> Iterator[tuple[str, str]]:

@@ -221,14 +221,14 @@ def _join_ascending(versions: Iterable[str]) -> str:
 
 def check_python(candidate: Candidate) -> Iterator[Finding]:
     """Refuse a Python that no base of the matrix has, or that torch has no wheel for."""
-    # A name without a Python means that of the default base. If no base has the Python of the name,
-    # the candidate stands on the default base, too.
-    wanted = candidate.name.python
-    if wanted and candidate.base.python != wanted:
+    # The Python in the image's name; None means that of the default base. If no base has the Python
+    # of the name, the candidate stands on the default base, too.
+    python_of_name = candidate.name.python
+    if python_of_name and candidate.base.python != python_of_name:
         pythons = {base.python for base in candidate.matrix.bases.values()}
         yield refuse(
-            f"no base in matrix.yaml has Python {wanted}: name an image of Python "
-            f"{_join_ascending(pythons)}, or add a base with Python {wanted} to `bases`"
+            f"no base in matrix.yaml has Python {python_of_name}: name an image of Python "
+            f"{_join_ascending(pythons)}, or add a base with Python {python_of_name} to `bases`"
         )
 
     python = candidate.base.python

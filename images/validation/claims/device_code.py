@@ -253,10 +253,11 @@ def kernel_code_claim(
 ) -> Claim:
     """Return the claim that libraries have GPU code for each of these architectures.
 
-    `subject`: the package or group of libraries. `files`: patterns of libraries that must be there
-    and hold code: `torchao/_C.*so`. `also`: patterns of libraries that may be there and hold code,
-    and then are checked as well. `kind`: with `kernels`, each kernel must have code for each
-    architecture; with `files`, each file must. `required`, `unproven`: as for `claim`.
+    subject: the package or group of libraries.
+    files: patterns of libraries that must be there and have code: `torchao/_C.*so`.
+    also: patterns of libraries that may be there, and are checked if they have code.
+    kind: `kernels` if each kernel must have code for each architecture, `files` if each file must.
+    required, unproven: see `claim`.
     """
     # Releases of some packages lack code for a GPU that they are made for: the table says which. It
     # is reported, and no fault.

@@ -276,8 +276,10 @@ def label_expectation(context: ClaimContext) -> LabelsExpect:
     Labels that differ from build to build are left out: the judge looks at them by itself.
     """
     image = context.image
-    # The base's reference and digest are known only to the build. Empty labels are left out.
-    base = BaseContext(reference="", origin="custom" if context.custom_base else "")
+    # Only the build knows the base's reference and digest. Empty labels are left out.
+    base = BaseContext(reference="", origin="")
+    if context.custom_base:
+        base = BaseContext(reference="", origin="custom")
     labels = image_labels.labels(image, base, context.missing)
     silent_faults = labels.get(f"{image_labels.LABELS}.silent-faults", "").split()
     for name in _LABELS_OF_ONE_BUILD:

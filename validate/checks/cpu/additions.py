@@ -101,10 +101,10 @@ class AdditionsEvidence(_NewerEvidence):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
-    """Add packages with pip as the user who runs this, and yield (subject of a claim, evidence).
+    """Add packages with pip as the image's user, and yield what happened for each claim.
 
-    The evidence is the same for every claim. Programs run in the user's environment, where
-    PIP_CONSTRAINT names the image's constraints.
+    The image has constraints (PIP_CONSTRAINT) that keep pip from replacing torch. What happened is
+    the same for every claim.
     """
     environ = {**user_environment.recorded().environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     unconstrained = dict(environ)
@@ -121,10 +121,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
         _write_wheel(wheels, "torch", "99.0", [])
         pip_install = ["pip", "install", "--no-index", "--find-links", folder, "--no-color"]
 
-        # What is added must be imported, and torch must stay what it was.
+        # A package that is added must be imported, and torch must stay what it was.
         before = _imported_torch(environ)
         plain = _run(environ, [*pip_install, "validate-plain"])
-        imported = _run(environ, ["python3", "-c", _PRINT_PLAIN_FILE])
+        printed_file = _run(environ, ["python3", "-c", _PRINT_PLAIN_FILE])
+        imported = ""
+        if printed_file["code"] == 0:
+            imported = printed_file["said"].strip()
         user = _run(environ, [*pip_install, "validate-user"])
         mover = _run(environ, [*pip_install, "validate-mover"])
         # The control shows that pip would replace torch, were it not for the constraints.
@@ -133,7 +136,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
             "uid": os.getuid(),
             "constraints": _read_constraints(environ.get("PIP_CONSTRAINT", "")),
             "plain": plain,
-            "imported": imported["said"].strip() if imported["code"] == 0 else "",
+            "imported": imported,
             "user": user,
             "mover": mover,
             "control": control,
@@ -283,12 +286,16 @@ def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[st
         yield f"torch was {evidence['before']}, and is {evidence['after']}"
 
 
-def _constraint_faults(held: Mapping[str, str], constraints: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence if the image's constraints differ from the versions that must not move."""
+def _constraint_faults(fixed: Mapping[str, str], constraints: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence if the image's constraints differ from the versions that must not move.
+
+    Both are package -> version: `fixed` as it must be, `constraints` as the image has it.
+    """
     differing = []
-    for name, version in held.items():
-        if constraints.get(name) != version:
-            differing.append(f"{name} {constraints.get(name, 'not')}")
+    for name, version in fixed.items():
+        constraint = constraints.get(name, "not")
+        if constraint != version:
+            differing.append(f"{name} {constraint}")
     if differing:
         others = " and others" if len(differing) > 3 else ""
         yield f"the constraints hold {', '.join(differing[:3])}{others} as validated"

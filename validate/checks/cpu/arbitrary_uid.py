@@ -51,10 +51,11 @@ class UserEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, UserEvidence]]:
-    """Yield each claimed subject and its evidence: what an unknown user can do in this container.
+    """Try what a user whom the image does not know can do in this container, for each claim.
 
-    Each step runs in a fork of its own, so that none depends on what another one has set up. A step
-    gives `{"answer": ...}`, or `{"error": ...}` if it raised.
+    Yields the claim's subject with the results: `{"answer": ...}` of each step, or
+    `{"error": ...}` if it raised. Each step runs in a fork, so that it finds nothing of what
+    another one has set up.
     """
     for claim in claims:
         steps: dict[str, Mapping[str, Any]] = {

@@ -219,10 +219,10 @@ def measure_logits(llama: SavedLlama) -> LogitsEvidence:
 
 
 def compare_logits(llama: SavedLlama, dtype: str, *, is_training: bool) -> Comparison:
-    """Load the model in 4-bit and in this dtype, and compare its logits with plain torch's.
+    """Load the model in 4-bit, computing in this dtype, and compare its logits with plain torch's.
 
-    Plain torch computes with the decoded weights of the 4-bit model. So the error is that of the
-    model's arithmetic alone, without that of quantising.
+    Plain torch computes with the decoded 4-bit weights. So the error is only that of the model's
+    arithmetic, without that of quantising.
     """
     model = llama.load_in_4bit(dtype).train(is_training)
     # Decoded before the forward pass, which may repack them.
@@ -231,13 +231,16 @@ def compare_logits(llama: SavedLlama, dtype: str, *, is_training: bool) -> Compa
 
     exact = llama.reference_logits(decoded_weights, "float64")
     plain = llama.reference_logits(decoded_weights, dtype)
+
+    # Wrong results, which the judge must notice.
     unquantised = llama.reference_logits(llama.saved, "float64")
     scale = CONTROL_SCALE[dtype]
+    scaled = logits.double() * scale
     return {
         "error": relative_error(logits, exact),
         "plain_error": relative_error(plain, exact),
         "controls": {
-            f"scaled by {scale}": relative_error(logits.double() * scale, exact),
+            f"scaled by {scale}": relative_error(scaled, exact),
             "unquantised weights": relative_error(unquantised, exact),
         },
     }
@@ -304,15 +307,22 @@ def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
     An adapter adds the product of two small matrices, B and A, to a weight. Only B is returned: it
     is zero at first, so its values after the step are the step that was taken.
     """
-    torch, peft = llama.torch, importlib.import_module("peft")
+    torch = llama.torch
+    peft = importlib.import_module("peft")
     # A is random at first: the same seed gives every model the same.
     torch.manual_seed(SEED)
     settings = peft.LoraConfig(
         r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
     )
     tuned = peft.get_peft_model(model, settings).train()
-    all_b = {name: parameter for name, parameter in tuned.named_parameters() if "lora_B" in name}
-    largest_b_before = {name: float(b.detach().abs().max()) for name, b in all_b.items()}
+
+    # Name of each matrix B -> the matrix, and its largest value before the step.
+    all_b = {}
+    largest_b_before = {}
+    for name, parameter in tuned.named_parameters():
+        if "lora_B" in name:
+            all_b[name] = parameter
+            largest_b_before[name] = float(parameter.detach().abs().max())
 
     trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=LORA_RATE)
@@ -321,7 +331,7 @@ def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
     loss.backward()
     optimizer.step()
 
-    b_after = {name: b.detach().cpu().clone() for name, b in all_b.items()}
+    b_after = {name: matrix.detach().cpu().clone() for name, matrix in all_b.items()}
     return LoraStep(float(loss.detach()), largest_b_before, b_after)
 
 

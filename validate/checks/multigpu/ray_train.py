@@ -22,9 +22,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence]]:
 
 
 def run_workers(rank_count: int, device_type: str) -> RanksEvidence:
-    """Start workers by ray[train], each with `measure_as_worker`, and return what they wrote.
+    """Run `measure_as_worker` in several workers of Ray Train, and return what they measured.
 
-    `device_type` is "cuda", for a GPU a worker, or "cpu". Raises what ray raises if a worker fails.
+    `device_type` is "cuda", with a GPU for each worker, or "cpu". Raises ray's error if a worker
+    fails.
     """
     # ray must neither report its use over the network nor fall back to its older trainer.
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1")
@@ -32,11 +33,12 @@ def run_workers(rank_count: int, device_type: str) -> RanksEvidence:
     ray_train = importlib.import_module("ray.train")
     torch_trainer = importlib.import_module("ray.train.torch").TorchTrainer
     uses_gpus = device_type == "cuda"
+    gpu_count = rank_count if uses_gpus else 0
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         # A CPU for each worker, and one for the process by which ray directs them.
         ray.init(
             num_cpus=rank_count + 1,
-            num_gpus=rank_count if uses_gpus else 0,
+            num_gpus=gpu_count,
             include_dashboard=False,
             _temp_dir=folder,
             log_to_driver=False,

@@ -261,11 +261,11 @@ def walk_once(top: str) -> Mapping[str, Sequence[str]]:
 def list_pruned_tasks(
     claim: Claim, chosen: Mapping[str, str], distributions: Sequence[Distribution]
 ) -> Iterator[FileTask]:
-    """Yield a task for each file that pruning may have changed.
+    """Yield a task for each library from which code for other GPUs may have been taken out.
 
-    `chosen` is path -> path below the folder of packages. Files that are no 64-bit ELF are left
-    out: linker scripts have names of libraries, too. So are NVIDIA's own libraries, unless the
-    claim says that they were pruned (`nvidia`).
+    To do that is called pruning. `chosen`: path -> path below the folder of packages. Files that
+    are no 64-bit ELF are left out, because linker scripts have names of libraries, too. NVIDIA's
+    own libraries are left out unless the claim says that they were pruned (`nvidia`).
     """
     expect = claim.expect
     targets = tuple(int(arch) for arch in expect["archs"])

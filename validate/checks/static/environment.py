@@ -374,16 +374,17 @@ def reason_against(name: str, denied: Mapping[str, str]) -> str:
 
 
 def find_start_faults(start: PythonStart, start_files: Mapping[str, str]) -> Iterator[str]:
-    """Yield what of Python's start changes users' programs.
+    """Yield a sentence for each way in which Python's start changes users' programs.
 
-    That is optimisation, and code of a file that belongs to nobody. `start_files` is pattern of a
-    file's name -> why such a file is no fault.
+    These are optimisation, and files that Python runs at its start (`sitecustomize.py`, *.pth) and
+    that no package brought. `start_files` has patterns of file names that are no fault.
     """
     if start["flags"]["optimize"]:
         yield "Python starts with optimisation: every `assert` is gone"
     for file in start["code"]:
         is_harmless = file["owners"] or file["of_debian"] or file["does_nothing"]
-        if not is_harmless and not matches(PurePosixPath(file["file"]).name, start_files):
+        name = PurePosixPath(file["file"]).name
+        if not is_harmless and not matches(name, start_files):
             yield f"{file['file']} runs at every start of Python and belongs to no distribution"
 
 

@@ -165,11 +165,11 @@ def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> Layer
 
 
 def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) -> Finding:
-    """Judge whether the layers of an image are those that are recorded for its recipe.
+    """Pass if each layer of an image has the bytes that two recorded builds of the same steps gave.
 
-    FAIL: the same recipe gave other bytes, the suite's layer has foreign files, or a step of a
-    derived image changed OUR_TOOLS. UNPROVEN: no two builds are recorded, or the layers can't be
-    compared.
+    FAIL means that the same steps gave other bytes, that the layer of our checks has other files,
+    too, or that a user who built on the image changed these checks (OUR_TOOLS). UNPROVEN means that
+    no two builds are recorded, or that layers can't be compared.
     """
     changed_tools = list(find_changed_tools(evidence["changes"]))
     if changed_tools:

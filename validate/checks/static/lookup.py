@@ -373,13 +373,12 @@ def describe_pair(path: str, hides: str, owners: Owners) -> Hidden:
 
 
 def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
-    """Pass if no file of an image is found in place of another one on a search path.
+    """Fail if a file of an image hides another one on a search path.
 
     Search paths are PATH for programs, sys.path for Python modules and the loader's path for
-    libraries; NCCL and others also load plugins by their name. In an image that we build, every
-    file that hides another one is a fault, and every plugin. A derived image, or one on a custom
-    base, may hide programs that are not in our folders (`expect["path"]`), and have plugins: the
-    reason names these.
+    libraries. NCCL and others also load plugins by their name, wherever they come from. In an image
+    of ours, each hidden file and each plugin is a fault. In an image with parts of a user's, hidden
+    programs outside of our folders (`expect["path"]`) and plugins are only named in the reason.
     """
     is_ours = expect["image_kind"] == ImageKind.OURS
     faults = list(find_path_faults(expect, evidence["path"]))
@@ -409,7 +408,9 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
             reported.append(sentence)
 
     good = "nothing of ours is hidden on PATH, PYTHONPATH and the loader's path"
-    return conclude(faults, f"{good}; reported: {listed(reported)}" if reported else good)
+    if reported:
+        good += f"; reported: {listed(reported)}"
+    return conclude(faults, good)
 
 
 def describe(hidden: Hidden) -> str:

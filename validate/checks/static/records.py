@@ -86,14 +86,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
 
 def prefix_of(location: str, environment: str) -> str:
-    """Return the folder below which scripts and headers of a distribution lie.
+    """Return the folder of the environment that a distribution is installed in: `/opt/venv`.
 
-    `location`: its folder of packages, `/opt/venv/lib/python3.11/site-packages`. An environment of
-    additions takes in the packages of another one, so the prefix is not always that of the
-    `environment`, which is taken for a folder of another shape.
+    `location` is the distribution's folder, `/opt/venv/lib/python3.11/site-packages`. For a folder
+    of another form, `environment` is returned.
     """
-    prefix, found, _ = os.path.realpath(location).rpartition("/lib/python")
-    return prefix if found else environment
+    # It may be another environment than Python's own, whose packages Python's own takes in.
+    prefix, separator, _ = os.path.realpath(location).rpartition("/lib/python")
+    return prefix if separator else environment
 
 
 def _read_record(distribution: Distribution, environment: str) -> InstalledRecord:
