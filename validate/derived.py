@@ -238,10 +238,10 @@ def _additions_claim(lock_claim: Claim, expect: AdditionsExpect) -> Claim:
 
 
 def _claims_about_additions(base: ClaimSet, rules: DerivedRules) -> list[Claim]:
-    """Return the claims about what a derived image adds to its base image, whatever that is.
+    """Return the claims about everything that a user added to one of our images.
 
-    They are about its folders, its added packages, and the state after `import torch`. A claim
-    names the probe that measures it, and `expect` is what the result is compared with.
+    Claims are statements that a check (`probe`) tests. These are about folders that must be
+    writable, about the added packages, and about the state after `import torch`.
     """
     versions = base_versions(base)
     return [
@@ -281,9 +281,9 @@ def _claims_about_additions(base: ClaimSet, rules: DerivedRules) -> list[Claim]:
 
 
 def _claims_about_commands(declared: Declaration) -> list[Claim]:
-    """Return a claim for each command that the derived image declares: that it ends with 0.
+    """Return a claim for each command that a user's image declares: that it ends with status 0.
 
-    The command's tier, `cpu` or `gpu`, also decides which probe runs it.
+    A command declares where it is run: with a GPU or without (its tier, `gpu` or `cpu`).
     """
     claims = []
     for name, command in declared.commands.items():

@@ -40,16 +40,12 @@ def gpu_is_off_the_bus(facts: HostFacts) -> Iterator[str]:
 
 
 def kernel_module_is_not_loaded(facts: HostFacts) -> Iterator[str]:
-    """Yield a fault if GPUs are on the PCI bus and no kernel module of NVIDIA is loaded.
+    """Yield a fault if the machine has GPUs of NVIDIA, and no kernel module of NVIDIA is loaded.
 
-    Causes: the module was not built for this kernel, Secure Boot refuses it, or nouveau has the
-    GPU. Under WSL (Linux in Windows) no module is needed, and if Windows' driver is silent,
-    windows_driver_is_silent says so.
-
-    facts: what was read of the machine; its `pci` lists the GPUs on the bus.
-
+    The module was not built for this kernel, Secure Boot refuses it, or nouveau has the GPU.
     https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
     """
+    # Under WSL (Linux in Windows) no module is needed. `windows_driver_is_silent` is about that.
     needs_no_module = facts["under_wsl"] or _lacks_answer_of_windows(facts)
     if facts["module_loaded"] or needs_no_module or not facts["pci"]:
         return
@@ -68,9 +64,10 @@ def windows_driver_is_silent(facts: HostFacts) -> Iterator[str]:
 
 
 def driver_is_silent(facts: HostFacts) -> Iterator[str]:
-    """Yield a fault if the kernel module is loaded, and its library gets no answer from it.
+    """Yield a fault if NVIDIA's kernel module is loaded, and does not answer its library (NVML).
 
-    It is of another release (NVML's 18), or the cgroup has taken the devices (999).
+    The library is of another release (NVML's error 18), or the cgroup has taken the devices from
+    this container (999).
     https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html
     """
     if facts["module_loaded"] and facts["nvml_error"]:

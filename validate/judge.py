@@ -203,11 +203,11 @@ def _fault_of_host(claim: Claim, measured: Mapping[str, Any], host: Mapping[str,
 def _decide(
     claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judge | None
 ) -> Finding:
-    """Return a claim's status and its reason, before faults of the machine are considered.
+    """Judge one claim by what was measured, as if the machine had no fault.
 
-    record: how the claim's probe ended; None: it was not run.
-    measurement: what the probe measured for this claim; None: it did not come so far.
-    judging: the function that judges such claims; None: the suite has none.
+    record: how the program that tests the claim (its probe) ended; None: it was not run.
+    measurement: what it measured for this claim; None: it did not come so far.
+    judging: the function that judges such claims; None: there is none.
     """
     if claim.unproven:
         return unproven(claim.unproven)

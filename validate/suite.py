@@ -85,12 +85,11 @@ _OFFLINE = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the suite, and print the record of each probe as JSON, signed with this run's key.
+    """Run the checks (probes) that the claims ask for, and print what each measured as signed JSON.
 
-    A probe is a function that measures claims; its record has what it measured and how it ended.
-    The key comes on standard input (channel.py). With `--probe`, this is a process that the suite
-    itself has started for a group of probes: it only measures these, and writes their records to
-    the open file `--records`. Returns 0 whatever was measured: verdicts are made on the host.
+    The key to sign with comes on standard input (channel.py). With `--probe`, this is a process
+    that the suite itself has started for a group of probes: it runs only these, and writes their
+    records to the open file `--records`. Returns 0 whatever was measured: the host judges it.
 
     arguments: those of the command line, without the program's name; None: sys.argv's.
     """

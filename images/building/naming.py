@@ -54,12 +54,10 @@ def reason_of_machine(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier
 
 
 def reason_not_measured(verdict: Verdict, evidence: Evidence) -> str:
-    """Return a sentence on what was not measured: claims, or else probes that ended too early.
+    """Return a sentence about what should have been tested and was not; empty if all was.
 
-    A probe is a program that measures claims; its record in the evidence says how it ended. The
-    sentence is about claims without a measurement, and only if there are none about probes that
-    did not run to their end. It is empty if there are neither. Claims that are known beforehand to
-    be unproven are not expected to be measured.
+    It names the claims that no program tested. If there are none, it names the programs (probes)
+    that crashed or ran out of time. Claims that are known beforehand to be unproven need no test.
     """
     unmeasured_claims = []
     unfinished_probes = set()

@@ -396,10 +396,10 @@ def _check_profiles(matrix: Matrix) -> Iterator[Fault]:
 def _check_stack_of_profile(
     place: yamlfile.Path, profile: Profile, torch: str, matrix: Matrix
 ) -> Iterator[Fault]:
-    """Yield faults of a profile's pins for one torch minor: there must be a stack for it.
+    """Yield faults of what a profile in matrix.yaml says for one minor release of torch.
 
-    A stack is the set of pins of all images with that torch. The profile must not pin another torch
-    than the stack. A profile that it extends must have pins for the same minor. `place` is the path
+    `stacks` must have versions for that release, and the profile must not name another torch than
+    they do. A profile that it extends must have something for the release, too. `place` is the path
     of the profile in the file.
     """
     path = (*place, "stacks", torch)

@@ -43,13 +43,14 @@ def of_build(
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Origin:
-    """Return the origin of an image that is built on this base with today's templates and lock.
+    """Return what an image that is built now is made of, with the record of earlier builds.
 
-    The origin is the image's recipe, a digest of all that its layers are made of, and the record of
-    the layers that builds of recipes gave. Without a recipe, it says why there is none.
+    What it is made of is a digest for each layer (its recipe): of the base, the templates of the
+    build steps and the locked packages. If it can't be known, the result says why.
 
-    `locks` is the folder of locks. wheels: file name -> sha256, of wheels that no index has.
-    missing: package -> why it is lacking.
+    locks: the folder of locks, which has the record.
+    wheels: file name -> sha256, of wheels that no index has.
+    missing: package -> why the image lacks it.
     """
     record = layer_record.read(locks)
     unknown = why_no_recipe(image, base)
@@ -83,14 +84,15 @@ def of_labels(
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Origin:
-    """Return the origin of an existing image, whose labels name its base and its recipe.
+    """Return what an existing image is made of, by its labels, with the record of builds.
 
-    The origin has its recipe, which is a digest of all that its layers are made of, and the record
-    of the layers that builds of recipes gave. An older recipe than today's is returned if the
-    image's label names it and the record has its layers; in all other cases, today's recipe.
+    What it is made of is a digest for each layer (its recipe). Usually these are the digests of a
+    build of today. If the image's label names others, and the record has them, the image was built
+    from older templates or locks, and those are returned.
 
-    `locks` is the folder of locks. wheels: file name -> sha256, of wheels that no index has.
-    missing: package -> why it is lacking.
+    locks: the folder of locks, which has the record.
+    wheels: file name -> sha256, of wheels that no index has.
+    missing: package -> why the image lacks it.
     """
     today = _of_todays_recipe(image, lock, labels, locks, wheels=wheels, missing=missing)
     # Where the base is unknown, a recipe proves nothing of the layers, whatever the label says.

@@ -42,13 +42,13 @@ class ImagePart:
 
 
 def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
-    """Yield the configuration of an image, and the layers whose diff IDs are in `wanted`, as tars.
+    """Yield the configuration of an image, and the tars of some of its layers.
 
-    A diff ID is the digest of a layer's tar. Each part comes once, and its chunks must be read
-    before the next part is asked for. If the engine's own store can be read, the configuration
-    comes first, then the largest layer. Else the parts come from an export (`docker save`), in its
-    order. Exports of engines before version 25 do not name the layers, so all of them are yielded.
-    Raises NoSuchImage, EngineError.
+    `wanted` names the layers by the digests of their tars (diff IDs). Each part is yielded once,
+    and must be read before the next one is asked for. If the engine's own store can be read, the
+    configuration comes first, then the largest layer. Otherwise the parts come from an export
+    (`docker save`), in its order. Exports of engines before version 25 do not name the layers, so
+    all of them are yielded. Raises NoSuchImage and EngineError.
     """
     # Empty if the store can't be read here.
     layer_by_diff_id = find_layers(engine, info)

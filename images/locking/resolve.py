@@ -38,14 +38,15 @@ def update(
     run: Runner = uv.run,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Update:
-    """Resolve the locks of `images`, and return their files. Nothing is written.
+    """Make the locks of these images, and return their files without writing them.
 
-    Versions of the present locks (in `folder`) stay where they still fit, so that moving one pin
-    does not move all others. With `upgrade`, the newest versions that fit are taken instead.
-
-    `others` are the other images of the plan. With `upgrade`, those that share a layer with one of
-    `images` are locked again, too, so that the layer stays the same. `run` calls uv, and `tell`
-    gets a line for each image.
+    images: the images to lock.
+    others: all other images of matrix.yaml. With `upgrade`, those that share a layer with one of
+        `images` are locked again, too, so that the layer stays the same for both.
+    folder: the folder of the present locks. Their versions stay where they still fit.
+    upgrade: take the newest versions that fit instead.
+    run: calls uv.
+    tell: called with a line for each image.
 
     An index that does not answer is asked only once. Raises UserError with the problems of all
     images at once.

@@ -168,12 +168,11 @@ class Search:
     for the same tiers."""
 
     def breakages(self, worse: Sequence[ClaimRow]) -> list[BreakageLine]:
-        """Bisect until every claim of `worse` is explained, and return a line for each search.
+        """Find which new versions of packages break each test of `worse`.
 
-        The canary is the image at newer versions. A claim is a statement about an image, which was
-        tested. `worse` has the claims that the canary lost, the cheapest tier first. A line names a
-        set of culprits and every claim that they break. It is also appended to the results, as soon
-        as it is known.
+        `worse` has the tests that fail with the newest versions, those without a GPU first. Each
+        line of the result names packages whose new versions together break something, and the tests
+        that they break. It is also appended to the file of results as soon as it is known.
         """
         lines = []
         remaining = list(worse)
@@ -233,11 +232,11 @@ class Search:
         )
 
     def _validate(self, moved: frozenset[str], tiers: tuple[Tier, ...]) -> SetResult | None:
-        """Build the control's versions, with these packages at the canary's, and validate them.
+        """Build and test the image with only some packages at their newest versions.
 
-        `moved` has the names of these packages; `tiers` are the groups of claims to judge. Returns
-        None if no versions of the other packages fit those. A mixture is built once for the same
-        tiers.
+        `moved` names these packages; all others keep their locked versions as far as they fit.
+        `tiers` are the groups of tests. Returns None if no versions of the others fit. The same
+        versions are built only once for the same tiers.
         """
         mixture = sets.mix_versions(self.control, self.canary, moved, self.options.run)
         if mixture is None:

@@ -85,12 +85,13 @@ class ReleasePolicy:
         *,
         origin_exception: str = "",
     ) -> tuple[str, ...]:
-        """Return why an image must not be published, by its validation runs; empty if it may.
+        """Return the reasons why an image must not be published; empty if it may.
 
-        `runs` are what was measured of the image. `tiers` are the groups of claims that must have
-        passed (the gate). `labels` are the image's.
-        `origin_exception` is the reason to publish the image although the origin of its layers is
-        not proved, as an attestation of it has it; it counts if the policy itself has none.
+        labels: the image's.
+        runs: what its validation runs measured.
+        tiers: the groups of tests that must have passed.
+        origin_exception: a reason to publish the image although it is not proved where its layers
+            come from. It counts if this policy has none itself; empty: none.
         """
         exception = self.origin_exception or origin_exception
         try:
@@ -107,11 +108,10 @@ class ReleasePolicy:
         *,
         origin_exception: str = "",
     ) -> None:
-        """Raise UserError with every reason why an image must not be published, if there is any.
+        """Raise UserError with each reason why an image must not be published, if there is one.
 
-        The gate of this policy says which tiers of claims must have passed. `where` names the image
-        in the message, `labels` are its labels, and `runs` its validation runs. With an
-        `origin_exception` (a reason), the origin of its layers need not be proved.
+        where: names the image in the message.
+        labels, runs, origin_exception: see `refusals`.
         """
         reasons = self.refusals(labels, runs, self.gate, origin_exception=origin_exception)
         if not reasons:

@@ -313,12 +313,11 @@ def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion] | 
 
 
 def find_step_back(old: Sequence[ImageVersion], new: Sequence[ImageVersion]) -> StepBack | None:
-    """Return the first image of `old` that an older image would replace, together with that one.
+    """Return an image that would be replaced by an older one if a tag moved; None if none would.
 
-    `old` has what a tag names now, `new` what it shall name: the image, or each image of an index.
-    None if no image would be replaced by an older one. An image replaces the one for the same
-    platform. If `old` and `new` have no platform in common, the newest image of `new` replaces the
-    newest one of `old`. Raises ValueError if one of them is empty.
+    `old` has the images that the tag names now, `new` those that it shall name. An image is
+    replaced by that for the same platform. If no platform is in both, the newest image of `old` is
+    compared with the newest of `new`. Raises ValueError if one of them is empty.
     """
     new_by_platform = {version.platform: version for version in new}
     replacements = []

@@ -118,12 +118,12 @@ def check_signatures(image: PublishedImage, key: str) -> tuple[Check, PublishedI
 
 
 def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
-    """Check that the attached validation runs passed the tiers that the policy requires.
+    """Check that a published image passed the tests that the policy requires.
 
-    A tier is a group of claims, such as `cpu` or `gpu`. The runs are judged by the claims that the
-    matrix makes today. Where there is no matrix, they are judged by the claims in their own
-    evidence, for which a public key must vouch: without one (empty), the result is UNPROVEN instead
-    of PASS.
+    The validation runs that are attached to the image are judged by what matrix.yaml claims of it
+    today. Where there is no matrix.yaml, they are judged by the claims that they have themselves.
+    These count only if they are signed: without a public key (`key` is empty), the result is
+    UNPROVEN instead of PASS.
     """
     subject = f"gate {','.join(policy.gate)}"
     try:

@@ -171,13 +171,15 @@ def measure_in_container(
     seed: int,
     on_record: Callable[[Record], None],
 ) -> ContainerResult:
-    """Run the suite in a planned container, with the image's own Python.
+    """Run our checks (the suite) in a container, with the image's own Python.
 
-    The suite starts the probes: the programs that measure claims. `plan`: the claims, and the
-    container's settings. `seed`: of the random inputs of probes. `on_record` gets the record of
-    each probe as it comes. Returns how the container ended, and why the engine refused limits that
-    it was to have (empty: it did not). Raises UserError: the suite did not start, was ended from
-    outside (`require_end`) or took too long, or the engine failed.
+    plan: the claims to test, and the container's settings.
+    seed: of the random inputs of the checks.
+    on_record: called with what each check measured as soon as it is there.
+
+    Returns how the container ended, and why the engine refused limits that it was to have; empty if
+    it did not. Raises UserError if the suite did not start, was ended from outside or took too
+    long, or if the engine failed.
     """
     spec = container_spec(engine, image, plan, seed)
     files = dict(plan.files)
@@ -390,13 +392,14 @@ def parse_record(text: str) -> Record | None:
 
 
 def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> None:
-    """Raise UserError if the suite did not start, or something outside of it ended it.
+    """Raise UserError if our checks (the suite) did not start in a container, or did not end there.
 
-    What such a run measured is incomplete, and says nothing about the image. A suite that ended for
-    lack of memory (`oom`) is accepted if it had begun: the evidence notes that.
+    What such a run measured is incomplete, and says nothing about the image. If the suite ended for
+    lack of memory (`oom`) after it had begun, nothing is raised: the evidence notes that.
 
-    `container`: its name in the validation run. `run`: how the suite's run in it ended. `then`:
-    what the user can do if the suite did not start.
+    container: its name in the validation run.
+    run: how the suite's run in it ended.
+    then: what the user can do if the suite did not start.
     """
     end = run.end
     # Killed from outside: by a person, by the job's limit, or by the machine.

@@ -25,12 +25,12 @@ _BASE = "base"
 
 
 def known_forms(claims: ClaimSet) -> dict[str, str]:
-    """Return the canonical diff IDs of recorded layers, by every digest that a layer may have.
+    """Return each known digest of a recorded layer -> the one digest by which layers are compared.
 
-    A diff ID is the digest of a layer's uncompressed archive. Engines write the same files in
-    different ways, so one layer has several digests: that of its files in our own form (canonical),
-    and those of `written_as`. The result maps each to the canonical one. The recorded layers are
-    taken from the claims about the image's origin; if there are none, the result is empty.
+    A layer has several digests, because engines write the same files into different archives
+    (`written_as`). Layers are compared by the digest of their files in our own form, called
+    canonical. The recorded layers are those in the claims about the image's origin; without such
+    claims, the result is empty.
     """
     canonical_of: dict[str, str] = {}
     for claim in claims.measured_by([ORIGIN_PROBE]).claims:
@@ -54,12 +54,12 @@ def measure_origin(
     layer_reading: LayerReading,
     steps_above: Sequence[str],
 ) -> Sequence[Record]:
-    """Return one record about the layers of an image; none if no claim is about its origin.
+    """Return what is measured of an image's layers, as one record for all claims about them.
 
-    A claim about the origin says that the layers are those recorded for a recipe (what our build
-    steps are made from). `layer_reading`: the image's layers, as read from the engine.
-    `steps_above`: the build steps that a user's image has on top of ours, the first one first;
-    empty for our own images. Raises EngineError.
+    These claims say that the layers have the bytes of recorded builds. If there is no such claim,
+    nothing is returned. `layer_reading`: the layers, as read from the engine. `steps_above`: the
+    build steps that a user's image has on top of ours, the first one first; empty for our own
+    images. Raises EngineError.
     """
     origin_claims = claims.measured_by([ORIGIN_PROBE]).claims
     if not origin_claims:

@@ -47,12 +47,15 @@ or less."""
 
 
 def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Run each claim's example on `cpu` or `cuda`; yield the claim's subject and the evidence.
+    """Run the example program of each claim, and yield the claim's subject and what was measured.
 
-    Each example has a fork of its own, since frameworks patch the modules that others import. On a
-    CPU with many cores several run side by side and share the cores. Evidence is yielded as it
-    comes, so its order is not that of the claims. If an example fails, its evidence is the error.
+    Results are yielded as they come, so their order is not that of the claims. If an example fails,
+    its error is yielded.
+
+    device: `cpu` or `cuda`.
     """
+    # Each example has a fork of its own, because frameworks patch the modules that others import.
+    # On a CPU with many cores, several run side by side and share the cores.
     at_once = 1
     # None: torch chooses how many threads each process has.
     threads = None

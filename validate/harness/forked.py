@@ -39,11 +39,10 @@ E = TypeVar("E", bound=Mapping[str, object])
 
 
 def measure_in_fork(measure: Callable[[], E]) -> E:
-    """Run `measure` in a fork of this process and return its evidence.
+    """Call `measure` in a fork of this process, and return its result.
 
     Returns `{"error": ...}`, with the end of the fork's output, if `measure` raised or the fork
-    died. The fork shares what this process has imported, so it costs milliseconds and not another
-    import of torch.
+    died. The fork has what this process has imported, and need not import torch again.
     """
     _, evidence = next(measure_in_forks([measure]))
     return evidence
@@ -295,9 +294,10 @@ def attempt(measure: Callable[[], E]) -> E:
 def measure_claimed_subjects(
     claims: Sequence[Claim], measures: Mapping[str, Callable[[], E]]
 ) -> Iterator[tuple[str, E]]:
-    """Yield each subject that has a claim, and its evidence, in the order of `measures`.
+    """Call the functions in `measures` that a claim asks for, and yield each name and result.
 
-    `measures` maps a subject to the function that measures it. Other subjects are not measured.
+    `measures`: name -> function. A claim asks for the function whose name is the claim's subject.
+    If a function raises, the error is yielded as its result.
     """
     subjects = {claim.subject for claim in claims}
     for subject, measure in measures.items():

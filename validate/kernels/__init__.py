@@ -95,25 +95,25 @@ class SeededRandom:
     def __init__(
         self, torch: Any, name: str, device: str = "cuda", mark: Mark = lambda _stretch: None
     ) -> None:
-        """Seed a generator of random numbers by the name of a case and the seed of this run.
+        """Seed the random numbers of a case. They depend on its name and on the seed of this run.
 
         torch: the module, which this file does not import.
-        name: `SUBJECT/CASE`, or `SUBJECT` for a kernel's observations.
-        device: where the case runs. Inputs are always made on the CPU.
-        mark: called by `begin`, to begin a stretch of the profile: what runs until the next one is
-            of this case (_timeline.py). By default it does nothing, because nothing is profiled.
+        name: `KERNEL/CASE`; or `KERNEL`, for what is measured besides its cases.
+        device: where the case runs. Its inputs are made on the CPU.
+        mark: tells the profiler what runs from now on; by default, nothing is profiled.
         """
         self.torch = torch
         self.device = device
-        # A profile is of one kernel, so its stretches need only the name of the case.
+        # A profile is of one kernel, so the name of the case is enough there.
         self._case_name = name.rpartition("/")[2]
         self._mark = mark
-        self._generator = torch.Generator().manual_seed(SEED ^ zlib.crc32(name.encode()))
+        case_number = zlib.crc32(name.encode())
+        self._generator = torch.Generator().manual_seed(SEED ^ case_number)
 
     def begin(self, kind: str | None) -> None:
-        """Begin a stretch of the profile: all that runs from here on belongs to it.
+        """Tell the profiler that what runs from now on belongs to this case.
 
-        kind: who runs in it: _timeline.CLAIMED or PLAIN; None: neither.
+        kind: what runs: the kernel (_timeline.CLAIMED), plain torch (PLAIN), or None: neither.
         """
         if kind:
             self._mark((self._case_name, kind))
@@ -220,15 +220,14 @@ def dtype_of(case: str) -> str:
 
 
 def expected_path(kernel: Kernel, versions: Mapping[str, str]) -> dict[str, Any]:
-    """Return the part of a kernel's claim that says which CUDA kernels run (PathExpect).
+    """Return which CUDA kernels must be seen to run for a kernel of the table (PathExpect).
 
-    `expected_kernels` has a pattern for each part of the kernel; `other_kernels` must not run in
-    their place; `aside_kernels` may run, and prove nothing. `names_of` says for people which
-    versions the names are of: `flash-attn 2.7.4`. It is missing if no names are expected.
+    `expected_kernels` has a pattern of names for each part of the kernel, such as its backward.
+    `other_kernels` must not run in their place, and `aside_kernels` may run. `names_of` says for
+    people which versions the names are of: `flash-attn 2.7.4`. It is missing if no name is known.
 
-    kernel: the row of the table of kernels.
-    versions: distribution -> version. What a CUDA kernel is called depends on the version of the
-        distribution that brings it. Raises KeyError if that is missing.
+    versions: package -> version. The names depend on the version of the package with the kernel.
+        Raises KeyError if that package is missing.
     """
     expected = []
     distributions: set[str] = set()
@@ -252,15 +251,16 @@ def expected_path(kernel: Kernel, versions: Mapping[str, str]) -> dict[str, Any]
 
 
 def table() -> Mapping[str, Kernel]:
-    """Return every kernel by the subject of its claim.
+    """Return all kernels by the subject of their claims: liger_rms_norm.py is `rms-norm`.
 
-    The subject is the file's name with dashes, without the name of the check in front: for the
-    check `liger`, liger_rms_norm.py is `rms-norm`.
+    The subject is the file's name with dashes, without the name of the check, here `liger`.
     """
     kernels = {}
     for file in FILES:
         kernel = _load(file)
-        kernels[file.replace("_", "-").removeprefix(f"{kernel.check}-")] = kernel
+        name = file.replace("_", "-")
+        subject = name.removeprefix(f"{kernel.check}-")
+        kernels[subject] = kernel
     return kernels
 
 
@@ -269,9 +269,11 @@ def kernel_of(check: str, subject: str) -> Kernel:
 
     Raises ImportError if there is no such file.
     """
-    name = subject.replace("-", "_")
-    with_check = f"{check}_{name}".replace("-", "_")
-    return _load(with_check if with_check in FILES else name)
+    file = subject.replace("-", "_")
+    file_with_check = f"{check}_{subject}".replace("-", "_")
+    if file_with_check in FILES:
+        file = file_with_check
+    return _load(file)
 
 
 def _load(file: str) -> Kernel:

@@ -30,11 +30,11 @@ fault may be due to one of them."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, KernelEvidence]]:
-    """Run the kernel of each claim, and yield its subject and evidence.
+    """Run the GPU kernel that each claim is about, and yield the claim's subject and the result.
 
-    This is the `measure` of all probes of kernels.
+    All checks of kernels share this function.
     """
-    # Read them before torch is imported: it sets variables itself.
+    # torch sets variables of its own when it is imported, so ours are read first.
     variables = environment()
     for claim in claims:
         evidence = attempt(partial(_examine_claim, claim))
@@ -110,18 +110,18 @@ def _run_cases(
     evidence: KernelEvidence,
     mark: Mark = lambda _stretch: None,
 ) -> None:
-    """Run the cases of a kernel, then its observations, and put what they give into `evidence`.
+    """Run all cases of a GPU kernel, and put their results into `evidence`.
 
-    A case compares results of the kernel with plain torch's; an observation measures something
-    else. An error in one of them is its evidence. Nothing is returned, because the profiler calls
-    this as its work. If the profiler lost something, it calls this again, with the same inputs, and
-    the evidence is replaced.
+    A case compares the kernel with plain torch for one set of inputs. A kernel may also have
+    figures that are measured in another way (`kernel.observe`); they are measured after the cases.
+    An error of a case is put in place of its result. The profiler calls this, and again with the
+    same inputs if it lost something; the results are then replaced.
 
     subject: the kernel's name, which seeds the inputs.
     cases: names of the cases to run; None: all.
     device: where they run, `cuda` or `cpu`.
     evidence: gets the keys `cases` and `observed`.
-    mark: begins a stretch of the profile, so that it tells what ran for which case.
+    mark: tells the profiler which case begins.
     """
     # Case -> why this GPU cannot run it.
     gated: Mapping[str, str] = {}

@@ -68,14 +68,15 @@ def measure(
     limit: float = LIMIT_SECONDS,
     patience: float = PATIENCE_SECONDS,
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Start the ranks of a check and yield each claim's subject with `{"ranks": [evidence, ...]}`.
+    """Run a check in several processes that train together (ranks), one for each GPU.
 
-    A claim that not all ranks have finished is left out. Raises RanksFailedError, after all others
-    were yielded, if a rank failed.
+    Yields for each claim its subject, and what each rank measured: `{"ranks": [evidence, ...]}`. A
+    claim that not all ranks have finished is left out. If a rank failed, RanksFailedError is raised
+    after the others were yielded.
 
-    `probe` is the name of the check's module. `limit` is the time in seconds from when all ranks
-    have begun until they must be done. `patience` is how many seconds a rank waits for the others
-    after each claim.
+    probe: the name of the check's module.
+    limit: seconds from when all ranks have begun until they must be done.
+    patience: how many seconds a rank waits for the others after each claim.
     """
     # All claims of a check run with the same ranks on the same kind of device.
     rank_count = count_ranks(claims[0])

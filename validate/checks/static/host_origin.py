@@ -130,11 +130,11 @@ class LayerComparison(NamedTuple):
 
 
 def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> LayerComparison:
-    """Compare the layers of an image with those that are recorded for its recipe.
+    """Compare the layers of an image with those of recorded builds of the same steps.
 
-    A layer holds the files that one step of a build wrote, and its diff ID is the digest of these.
-    The image's settings count as a layer (SETTINGS_ROW), but not those of a derived image, one that
-    a user built on ours: they are its own.
+    Layers are compared by the digest of their files (`diff_id`). The image's settings, such as its
+    variables, are compared like a layer (SETTINGS_ROW). Those of an image that a user built on ours
+    are not compared: they are the user's own.
     """
     measured = {layer["layer"]: layer["diff_id"] for layer in evidence["layers"]}
     expected = []
