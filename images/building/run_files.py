@@ -109,8 +109,9 @@ def record_build(
     gathered: the wheels that no index has, and why some of them are missing.
     source: the commit, and digests of the locks.
     """
-    # The history begins with the last step; steps that only change settings have no bytes.
-    layer_sizes = [size for _step, size in reversed(engine.history(info.handle)) if size]
+    # The history begins with the last step. Steps that only change settings have no bytes.
+    history = reversed(engine.history(info.handle))
+    layer_sizes = [size for _step, size in history if size]
     steps = []
     for step in result.steps:
         seconds = round(step.seconds, 2)

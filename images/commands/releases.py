@@ -36,9 +36,7 @@ def policy(gate: str, sources: Sources, find_claims: FindClaims) -> ReleasePolic
         """Return the other tags of an image, such as `latest`."""
         return [alias for alias, image in sources.matrix.aliases.items() if image == name]
 
-    required_tiers = sources.matrix.gate
-    if gate:
-        required_tiers = parse_tiers(gate)
+    required_tiers = parse_tiers(gate) if gate else sources.matrix.gate
     return ReleasePolicy(
         gate=required_tiers,
         alias_gate=sources.matrix.gate,

@@ -125,9 +125,10 @@ class Progress:
 
     def finish(self, name: str, summary: str, *, ok: bool = True) -> None:
         """Stop showing a build, and print a summary of it; in red unless `ok`."""
+        style = "bold green" if ok else "bold red"
         with self._lock:
             self._jobs.pop(name, None)
-            self.say(name, summary, style="bold green" if ok else "bold red")
+            self.say(name, summary, style=style)
 
     def _render(self) -> RenderableType:
         """Return what the terminal shows below the log: the build steps that run at this moment.

@@ -162,7 +162,9 @@ def describe_breakage(culprits: Sequence[Change], claims: Sequence[ClaimRow]) ->
 def shorten(reason: str) -> str:
     """Return a reason in one line, cut to _REASON characters."""
     text = " ".join(reason.split())
-    return text if len(text) <= _REASON else text[: _REASON - 4].rstrip() + " ..."
+    if len(text) <= _REASON:
+        return text
+    return text[: _REASON - 4].rstrip() + " ..."
 
 
 def culprits_key(culprits: Sequence[Change]) -> str:

@@ -201,11 +201,11 @@ def machine_from_inventory(inventory: Inventory, processor: Platform | None) -> 
     """
     archs = sorted({Arch(*gpu.capability) for gpu in inventory.gpus})
     names = dict.fromkeys(gpu.name for gpu in inventory.gpus)
+    driver = ""
+    if inventory.driver:
+        driver = parse_driver(inventory.driver)
     return Machine(
-        gpus=tuple(names),
-        archs=tuple(archs),
-        driver=parse_driver(inventory.driver) if inventory.driver else "",
-        arm=processor is Platform.ARM64,
+        gpus=tuple(names), archs=tuple(archs), driver=driver, arm=processor is Platform.ARM64
     )
 
 

@@ -74,10 +74,12 @@ def parse_facts(text: str) -> BaseFacts:
             missing.append(value)
         else:
             values[name] = value
-    glibc = values.get("glibc", "")
+    glibc = None
+    if values.get("glibc"):
+        glibc = Minor.parse(values["glibc"])
     return BaseFacts(
         system=values.get("os", ""),
-        glibc=Minor.parse(glibc) if glibc else None,
+        glibc=glibc,
         # The path of apt-get; empty: there is none.
         has_apt=bool(values.get("apt")),
         python=values.get("python", ""),

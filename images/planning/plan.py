@@ -514,10 +514,13 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
 
     # torch has a wheel for each of several CUDAs. The default index has one of them; all others are
     # on torch's own index, with the CUDA as local version: torch 2.7.1+cu128.
-    variant = f"cu{candidate.wheel_cuda.digits}"
+    index = None
+    torch_local = ""
     is_on_default_index = candidate.wheel_cuda == Minor.parse(candidate.torch_facts.default_cuda)
-    index = None if is_on_default_index else candidate.facts.torch_index.format(variant=variant)
-    pins = _make_pins(candidate, layers, torch_local="" if is_on_default_index else variant)
+    if not is_on_default_index:
+        torch_local = f"cu{candidate.wheel_cuda.digits}"
+        index = candidate.facts.torch_index.format(variant=torch_local)
+    pins = _make_pins(candidate, layers, torch_local)
 
     # A profile may both waive and pin a package. Then it is not left out: the pinned version
     # replaces the one that other packages require.

@@ -190,15 +190,22 @@ def _inspect_machine() -> Hardware:
 
     The entries of CUDA_VISIBLE_DEVICES are there as well, which choose the GPUs.
     """
-    # None: this container has no /dev/shm, memory that processes share.
-    shm = shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None
+    # The memory that processes can share; None: this container has no /dev/shm.
+    shm = None
+    if Path("/dev/shm").is_dir():
+        shm = shutil.disk_usage("/dev/shm").total
+
+    # The memory that a process may lock; None: there is no limit.
+    locked_memory = None
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if limit != resource.RLIM_INFINITY:
+        locked_memory = limit
     entries = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return Hardware(
         cpus=len(os.sched_getaffinity(0)),
         memory=container_memory(),
         shm=shm,
-        locked_memory=None if limit == resource.RLIM_INFINITY else limit,
+        locked_memory=locked_memory,
         infiniband=Path("/dev/infiniband").is_dir(),
         disks=tuple(disks()),
         visible=tuple(entry.strip() for entry in entries if entry.strip()),

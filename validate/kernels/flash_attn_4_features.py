@@ -79,15 +79,15 @@ def _observe(rng: SeededRandom) -> Observed:
     result is one fact, with the value `the same` or `different`.
     """
     torch = rng.torch
-    # Query, key and value.
     inputs = []
     for _ in range(3):
         tensor = rng.normal(2, 4, 2048, 64).bfloat16().to(rng.device)
         inputs.append(tensor.requires_grad_(True))
 
+    query, key, value = inputs
     runs = []
     for _ in range(2):
-        output = flash_attention_4(*inputs, True, deterministic=True)
+        output = flash_attention_4(query, key, value, True, deterministic=True)
         runs.append(torch.autograd.grad(output, inputs, torch.ones_like(output)))
 
     answer = "the same"

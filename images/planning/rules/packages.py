@@ -499,8 +499,8 @@ def _clashes(candidate: Candidate) -> Iterator[str]:
     for pinned, row in candidate.package_facts.items():
         for name, requirement in requirements_here(row, candidate.base.python):
             if name not in candidate.pins:
-                by = f"{pinned} {candidate.pins[pinned]}"
-                demands.append(_Demand(by, name, requirement))
+                release = f"{pinned} {candidate.pins[pinned]}"
+                demands.append(_Demand(release, name, requirement))
 
     # Distribution -> the first exact version that is required of it, and the package that does so.
     exact_demands: dict[str, tuple[str, str]] = {}

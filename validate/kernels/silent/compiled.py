@@ -69,10 +69,9 @@ def compile_stale_float(torch: Any, device: str) -> Comparison:
         return results
 
     torch._dynamo.reset()
-    return Comparison(
-        computed=run_with_each_limit(torch.compile),
-        reference=run_with_each_limit(lambda swiglu: swiglu),
-    )
+    computed = run_with_each_limit(torch.compile)
+    reference = run_with_each_limit(lambda swiglu: swiglu)
+    return Comparison(computed=computed, reference=reference)
 
 
 def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
