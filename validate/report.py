@@ -85,12 +85,14 @@ def _title(verdict: Verdict, reference: str, other_base: str) -> str:
     An image that was built with --base is followed by that: `cu126-torch25 on org/base:7`.
 
     A derived image, which a user built on one of ours, is described: `my-training, an image on
-    cu126-torch25 with 14 packages more`.
+    cu126-torch25 with 14 packages more`. Any other image that was judged by the claims of another
+    name is shown with both: `my-copy, by the claims of cu126-torch25`.
 
     reference: the name of the image that was measured; empty: it is the verdict's.
     other_base: the base that it stands on in place of the matrix's; empty: the matrix's own.
     """
     image = verdict.image
+    # The verdict on a derived image has these words in front of its base image's name.
     if image.startswith(STANDS_ON):
         image += _packages_more(verdict)
         if reference:

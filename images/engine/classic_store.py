@@ -54,10 +54,10 @@ class ClassicLayer(StoredLayer):
         """Return the members (files, folders, links) of the layer's tar; no file's content is read.
 
         They come from the tar-split, the record that Docker keeps of a layer's tar without the
-        contents. It has rows: one or more segments, which are bytes of the tar as they are, then a
-        row that stands for one member's content, and so on; a folder's content has no bytes. So the
-        segments between two contents hold the padding of the first content, which belongs to no
-        member, and then the header of the second one.
+        contents. Its rows are of two types: a segment has bytes of the tar as they are, and a
+        content row stands for the content of one member (of size 0 for a folder). In a tar, content
+        is padded to a multiple of 512 bytes. So the segments before a content row hold, first, the
+        padding of the content before it, and then the header of its own member.
         """
         members = []
         between_contents = b""
@@ -66,6 +66,7 @@ class ClassicLayer(StoredLayer):
             if row["type"] == _SEGMENT:
                 between_contents += base64.b64decode(row["payload"])
             elif row["type"] == _CONTENT:
+                # The padding belongs to the member before this one.
                 header = between_contents[padding_size:]
                 size = row.get("size", 0)
                 # A text that is equal for equal contents: size and checksum (`payload`). For an

@@ -214,10 +214,11 @@ def _gaps(
     """Yield a sentence for each thing that no run of an image's current digest validated.
 
     `row` is what index.json says of the image. `gate` has the tiers (groups of claims) that must
-    pass. `runs` are those of the current digest, `claims` what the matrix claims of the image
-    today. An image without any run has no gaps: its page says that it was never validated.
+    pass. `runs` are the whole records of the current digest's runs, and `row.runs` summaries of the
+    runs of every digest. `claims` is what the matrix claims of the image today.
+    An image without any run has no gaps: its page says that it was never validated.
     """
-    # Tiers of the gate. `row.runs` has runs of older digests, too.
+    # Tiers of the gate that no run of this digest measured.
     current_runs = [run for run in row.runs if run.current]
     judged_tiers = {run.tier for run in current_runs}
     missing_tiers = [str(tier) for tier in gate if tier not in judged_tiers]
@@ -228,8 +229,8 @@ def _gaps(
     if row.published and row.runs and not judged_tiers:
         yield "No run is of the digest that the tag means today."
 
-    # Claims that are newer than the runs. A dict keeps the order of the runs, and has each tier
-    # once.
+    # Claims that are newer than the runs: `never_run` counts those that a run did not measure. A
+    # dict keeps the order of the runs, and has each tier once.
     incomplete_tiers = dict.fromkeys(run.tier for run in current_runs if run.never_run)
     for tier in incomplete_tiers:
         # Another run of this digest may have judged what one of them lacks.

@@ -69,12 +69,13 @@ def _case(dtype: str, rows: int, grad_inputs: Sequence[str], rng: SeededRandom) 
     rows: of the input; for one row, a single token, bitsandbytes runs another CUDA kernel.
     grad_inputs: inputs whose gradients are compared.
     """
-    # The codes and scales of the weight are random. Those of a quantiser would have errors, which
-    # could hide errors of the product.
+    # The codes and scales of the weight are random, and the reference computes with the same ones.
+    # A weight that was quantised for this would have rounding errors, which could hide errors of
+    # the product.
     weight_values = _OUT * _IN
     inputs = {
         "x": rng.normal(rows, _IN),
-        # Two codes of 4 bits in each byte.
+        # One column of bytes, each with two codes of 4 bits.
         "packed": rng.integers(0, 256, weight_values // 2, 1, dtype="uint8"),
         "scales": rng.normal(weight_values // nf4.BLOCK_SIZE).abs() + 0.5,
     }

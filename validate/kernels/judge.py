@@ -320,9 +320,9 @@ def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Itera
         faults.extend(_find_wrong_kernel_of_case(expect, case, names))
     yield from faults
 
-    # In all cases together: did every part of the kernel run, such as its backward? This is not
-    # asked if a case has a fault, which explains a missing part, or if an unknown kernel ran, which
-    # may be the missing part.
+    # Look for parts of the kernel, such as its backward, that ran in no case. Where a case has a
+    # fault, that explains the missing part; and an unknown kernel may be the missing part. In
+    # neither case is a missing part a fault of its own.
     all_names = list(chain.from_iterable(names_by_case.values()))
     if not faults and not _find_unknown_kernels(expect, all_names):
         matched = [pattern for pattern in patterns if _any_matches(all_names, pattern)]

@@ -130,7 +130,8 @@ def silent_claims(context: ClaimContext, tier: Literal[Tier.CPU, Tier.GPU]) -> I
         has_package = fault.package in versions and fault.package not in context.missing
         if tier_of_fault is not tier or not has_package:
             continue
-        # Other torch versions raise an error in the same place: that is not silent.
+        # `fault.torch` has the versions in which the operation runs at all. In others it raises an
+        # error, so nothing can be silently wrong.
         if within(versions["torch"], fault.torch):
             yield silent_claim(context, subject, fault, has_fault=fault.is_in(versions))
 

@@ -290,7 +290,8 @@ def list_pruned_tasks(
             file=path,
             shown=shown,
             targets=targets,
-            # Pruning takes NVIDIA's own libraries as a whole, and does not look at their kernels.
+            # None: the single kernels of NVIDIA's own libraries are not looked at, because the
+            # pruner does not look at them either.
             by_design=None if is_nvidias else tuple(by_design),
             kind="pruned",
         )
@@ -422,8 +423,8 @@ class KernelTally:
         A state is `cubin`, `jit`, `absent` or `stub`. A kernel that may be absent or a stub on this
         target is counted under the reason in place of its state: `by_design`, `for_other_archs`.
         """
-        # Where pruning took out what this target would run, no kernel may be left to be counted: so
-        # count the region.
+        # Pruning may have taken out all the code of a region that this target would run. Then there
+        # may be no kernel to count, so the region itself is counted.
         self._counts["emptied"] += int(code.is_lost(self._target))
         for kernel, state in code.states(self._target):
             state_or_excuse = self._excuses.apply(kernel, state, self._target)

@@ -278,9 +278,9 @@ def find_hidden_gpus(capabilities: list[str], driver: dict[str, str]) -> Iterato
 def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) -> Finding:
     """Fail where a layer holds a credential or, in an image of ours, a file that is hidden.
 
-    A file that a later layer hides is in no container, and still part of each pull; one that a
-    later layer has again is part of it twice. The verdict is UNPROVEN if the layers could not be
-    read.
+    Each pull downloads a file that a later layer removes or replaces (`hidden`), though no
+    container sees it. It downloads a file twice that a later layer copies unchanged (`wasted`).
+    The verdict is UNPROVEN if the layers could not be read.
     """
     if "unread" in evidence:
         return unproven(evidence["unread"])
@@ -290,7 +290,7 @@ def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) 
     hidden = evidence["hidden"]
     wasted = [describe_wasted(files) for files in evidence.get("wasted", ())]
     good = f"{evidence['files']} entries of layers; hidden: {listed(hidden) or 'none'}"
-    # A claim without a kind, of an old run, is about an image of ours.
+    # Claims of old runs have no `image_kind`. All of them are about images of ours.
     if expect.get("image_kind", ImageKind.OURS) == ImageKind.OURS:
         faults += wasted
         faults += [f"{path} is in a layer and in no container" for path in hidden]

@@ -152,10 +152,10 @@ def find_hidden_programs(folders: Sequence[str], owners: Owners, start: Start) -
     """Return programs that a shell finds in place of others of the same name on the PATH.
 
     `folders` are those of the PATH, in its order; a relative one is left out. `owners` says which
-    package brought a file. `start` is how the Python starts that users find.
+    package brought a file. `start` describes the Python that the image's user gets as `python`.
     """
-    # Users add packages to an environment of their own. It has copies of the commands of the
-    # image's packages, for the user's Python: they hide nothing.
+    # Users add packages to an environment of their own. For each command of the image's packages it
+    # has a copy that starts the user's Python. Such a copy is not reported as hiding the original.
     own_folder = f"{start.prefix}/bin"
     first_found: dict[str, str] = {}
     hidden: list[Hidden] = []
