@@ -247,18 +247,44 @@ def find_duplicates(evidence: Evidence) -> Faults:
     """Yield each distribution that is installed in several folders.
 
     Python imports the copy in the first folder, and pip may change another one. `evidence`:
-    `distributions` are in the order of sys.path.
+    `distributions` are in the order of sys.path, `venv` is the folder of a virtual environment.
     """
     copies: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
+    # That of a virtual environment; empty: it is none. Old runs do not say it.
+    prefix = evidence.get("venv", "")
     for distribution in evidence["distributions"]:
+        # A virtual environment may see the packages of the Python that it was made with. Its own
+        # copies come first: this is intended.
+        is_of_base = prefix and not distribution["location"].startswith(f"{prefix}/")
+        if is_of_base and is_folder_of_packages(distribution["location"]):
+            continue
         copies[distribution["name"]].append(distribution)
     for name, distributions in sorted(copies.items()):
         # pip installs a newer release of Debian's package into a folder that comes first on the
         # path, and leaves Debian's, the second, alone. This is intended.
         is_over_debians = len(distributions) == 2 and distributions[1]["location"] == _DEBIANS
-        if len(distributions) > 1 and not is_over_debians:
+        if len(distributions) > 1 and not is_over_debians and not _is_editable(distributions):
             places = [f"{copy['version']} in {copy['location']}" for copy in distributions]
             yield f"{name} is there {len(distributions)} times: {listed(places)}"
+
+
+def _is_editable(copies: Sequence[Mapping[str, str]]) -> bool:
+    """Return whether copies of a distribution are one editable install (`pip install -e`).
+
+    That puts the project's folder on sys.path. There its build has left metadata, of the version
+    that is installed.
+    """
+    installed = [copy for copy in copies if is_folder_of_packages(copy["location"])]
+    versions = {copy["version"] for copy in copies}
+    return len(installed) == 1 and len(versions) == 1
+
+
+def is_folder_of_packages(folder: str) -> bool:
+    """Return whether installers put packages into a folder: site-packages or dist-packages.
+
+    A folder that is on sys.path by a .pth file or PYTHONPATH is a project's own.
+    """
+    return folder.endswith(("/site-packages", "/dist-packages"))
 
 
 def find_old_extensions(evidence: Evidence) -> Faults:
@@ -348,6 +374,7 @@ def environment_evidence(
     metadata = {
         "python": str(environment["version"]),
         "processor": platform.machine if platform else "",
+        "venv": str(environment["prefix"]) if environment["kind"] == "venv" else "",
         "distributions": distributions,
     }
     cuda = str(environment["torch"].get("cuda", ""))

@@ -161,6 +161,23 @@ def test_a_second_copy_of_a_package_is_a_fault() -> None:
     assert "a is there 2 times: 1 in" in faults_of_environment(surveyed)["duplicates"]
 
 
+def test_a_copy_that_hides_one_of_the_python_below_is_no_fault() -> None:
+    """`python -m venv --system-site-packages` has pip twice."""
+    surveyed = environment(
+        distribution("pip", "23.2.1"),
+        distribution("pip", "23.0.1", location="/usr/local/lib/python3.11/site-packages"),
+    )
+
+    assert faults_of_environment(surveyed) == {}
+
+
+def test_an_editable_install_is_there_once() -> None:
+    """pip 24 and setuptools: the folder src/ has some.egg-info, and is on sys.path by a .pth."""
+    surveyed = environment(distribution("a", "1"), distribution("a", "1", location="/project/src"))
+
+    assert faults_of_environment(surveyed) == {}
+
+
 def test_a_copy_that_pip_put_over_debians_is_no_fault() -> None:
     surveyed = environment(
         distribution("a", "2", location="/usr/local/lib/python3.11/dist-packages"),

@@ -1,5 +1,7 @@
 """files: every file of a distribution is as its RECORD says, and importable code has an owner."""
 
+from pathlib import Path
+
 import pytest
 
 from images.planning import expectations
@@ -109,3 +111,22 @@ def test_code_that_no_distribution_owns_fails(site: Site, planted: str) -> None:
     site.write(planted)
 
     fails(judged(), planted)
+
+
+@pytest.mark.parametrize(
+    ("settings", "folder", "is_source"),
+    [
+        pytest.param("project/pyproject.toml", "project", True, id="flat"),
+        pytest.param("project/setup.py", "project/src", True, id="src"),
+        pytest.param("project/pyproject.toml", "project/a/b", False, id="further-up"),
+        pytest.param("other/pyproject.toml", "project", False, id="of-another"),
+    ],
+)
+def test_a_source_tree_is_known_by_the_settings_of_its_project(
+    tmp_path: Path, settings: str, folder: str, is_source: bool
+) -> None:
+    for path in (tmp_path / folder, (tmp_path / settings).parent):
+        path.mkdir(parents=True, exist_ok=True)
+    (tmp_path / settings).touch()
+
+    assert files.is_source_tree(str(tmp_path / folder)) is is_source

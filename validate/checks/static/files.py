@@ -152,9 +152,13 @@ def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
 def is_source_tree(folder: str) -> bool:
     """Return whether a folder of sys.path is a project's source, as of an editable installation.
 
-    Its metadata (`.egg-info`) has no RECORD, because its files were not installed.
+    Its metadata (`.egg-info`) has no RECORD, because its files were not installed. The project's
+    settings stand in that folder, or in the one above it (the layout `src/`).
     """
-    return any(Path(folder, name).is_file() for name in ("pyproject.toml", "setup.py", "setup.cfg"))
+    for name in ("pyproject.toml", "setup.py", "setup.cfg"):
+        if Path(folder, name).is_file() or Path(folder).parent.joinpath(name).is_file():
+            return True
+    return False
 
 
 def recorded_hashes(distributions: Sequence[Distribution]) -> dict[str, dict[str, str]]:
