@@ -98,12 +98,23 @@ def test_a_file_changes_the_recipe_of_the_step_that_mounts_it_and_of_all_above(
     [
         ("debian.sh git", "debian.sh git less", "debian"),
         ("a comment", "another comment", NONE),
+        ("ENV A=b", 'ENV A=b\nENV UV_OVERRIDE="/a file"', NONE),  # uv alone reads it, for users
+        ("ENV A=b", 'ENV A="b UV_OVERRIDE=c"', "workdir"),  # a text that only names it
         ("ENV A=b", "ENV A=c", "workdir"),
         ("revision=1", "revision=2", NONE),
         ('["bash"]', '["sh"]', "settings"),
         ("/run/scripts/suite.sh", "/run/scripts/suite.sh --new", NONE),
     ],
-    ids=["a command", "a comment", "a variable", "a label", "the start command", "the suite"],
+    ids=[
+        "a command",
+        "a comment",
+        "of installers",
+        "only named",
+        "a variable",
+        "a label",
+        "the start command",
+        "the suite",
+    ],
 )
 def test_an_instruction_changes_its_own_recipe_and_all_above(
     before: str, after: str, first_changed: str | None
