@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _RECORDED_IN = "VALIDATE_SURROUNDINGS"
+_STANDARD_LIBRARY = re.compile(r".*/python3\.\d+(/lib-dynload)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,11 @@ class Start:
     version: str
     """`3.11`."""
     prefix: str
+
+    @property
+    def standard_library(self) -> list[str]:
+        """Return the folders of the standard library, which lie outside of an environment."""
+        return [folder for folder in self.path if _STANDARD_LIBRARY.fullmatch(folder)]
 
 
 def has_import_lines(file: Path) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from validate.checks.static import modes
 from validate.checks.static.modes import NeededPaths, Part, User
 from validate.environment.image_paths import with_folders_above
-from validate.environment.user_environment import UserEnvironment
+from validate.environment.user_environment import Start, UserEnvironment
 from validate.judging import Status
 
 ROOT = User(uid=0, gid=0)
@@ -184,6 +184,17 @@ def test_a_folder_for_everybody_that_is_closed_is_a_fault() -> None:
     faults = dict(modes.find_closed_folders(paths, ["/tmp", "/workspace"]))
 
     assert list(faults) == ["/workspace"]
+
+
+def test_the_standard_library_is_found_through_links(tmp_path: Path) -> None:
+    """pyenv and uv link to the folder of a release."""
+    (tmp_path / "3.11.7/lib/python3.11").mkdir(parents=True)
+    (tmp_path / "current").symlink_to("3.11.7")
+    folders = (f"{tmp_path}/current/lib/python3.11", f"{tmp_path}/current/lib/site-packages")
+    start = Start(path=folders, optimize=0, modules={}, version="3.11", prefix="/opt/venv")
+    paths = [f"{tmp_path}/3.11.7/lib/python3.11/random.py", f"{tmp_path}/3.11.7/lib/other.py"]
+
+    assert modes.list_below(start.standard_library, paths) == {paths[0]}
 
 
 def test_a_file_from_the_future_is_a_fault_unless_everybody_may_write_it() -> None:

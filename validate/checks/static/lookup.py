@@ -46,7 +46,6 @@ _IN_EVERY_PROJECT = frozenset(
 )
 """Folders of people's projects. Packages install folders of these names, too, and import none."""
 _MODULE = re.compile(r"(?P<name>[A-Za-z_]\w*)(\.py|(\.cpython-\d+-[\w-]+|\.abi3)?\.so)")
-_STANDARD_LIBRARY = re.compile(r".*/python3\.\d+(/lib-dynload)?")
 
 
 class _Expected(TypedDict):
@@ -123,8 +122,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
     # What Python finds: it searches the working directory and PYTHONPATH before its standard
     # library, and all other folders after it. `start.path` is sys.path.
-    standard = [folder for folder in start.path if _STANDARD_LIBRARY.fullmatch(folder)]
-    modules = find_hidden_modules(folders_before_standard(user), standard, distributions)
+    modules = find_hidden_modules(
+        folders_before_standard(user), start.standard_library, distributions
+    )
 
     # What the dynamic loader finds.
     libraries = find_hidden_libraries(user, owners)

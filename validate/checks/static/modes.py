@@ -196,7 +196,7 @@ def list_needed(paths: Mapping[str, os.stat_result]) -> NeededPaths:
     to_enter = [*list_validated(paths), *start.path, *list_named_folders(user), *_FOR_EVERYBODY]
     # The Python of an environment lies outside of it: its standard library is on sys.path. In the
     # working directory are the programs of a derived image.
-    below = [f"{folder}/" for folder in start.path]
+    below = [f"{os.path.realpath(folder)}/" for folder in start.path]
     if user.directory.strip("/"):
         below.append(f"{user.directory}/")
     return NeededPaths(with_folders_above(to_enter), tuple(below))
@@ -210,7 +210,7 @@ def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
     own, which yields pairs of path and fault.
     """
     # `user` has the environment of the image's user; `user.user` is the USER of the image.
-    user, _, _ = installed.read_user_python()
+    user, start, _ = installed.read_user_python()
     image_user = read_user(user.user)
     files_of_debian = debian.read_package_files()
     validated = list_validated(paths)
@@ -223,6 +223,8 @@ def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
     for path in files_of_debian.md5.keys() & paths.keys():
         if is_for_all(path, paths[path]):
             for_all.add(path)
+    # No package lists the standard library of a Python that pyenv compiled, or where dpkg is gone.
+    for_all |= list_below(start.standard_library, paths)
 
     # Of a path with several faults, the last one stays.
     faults: dict[str, str] = {}
@@ -252,6 +254,12 @@ def list_validated(paths: Mapping[str, os.stat_result]) -> set[str]:
     validated |= set(_READ_BY_EVERY_PROGRAM)
     # A RECORD may list files that are not there: the check `files` reports these.
     return validated & paths.keys()
+
+
+def list_below(folders: Iterable[str], paths: Iterable[str]) -> set[str]:
+    """Return those of the paths that lie below one of the folders, whatever links lead to it."""
+    beginnings = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
+    return {path for path in paths if path.startswith(beginnings)}
 
 
 def only_topmost(faults: Mapping[str, str]) -> dict[str, str]:
