@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from validate import terminal
+from validate import elsewhere, terminal
 
 TABLE = Path(__file__).resolve().with_name("hints.yaml")
 IN_CONTAINERS = "hints.json"
@@ -57,6 +57,11 @@ class Hint:
     fix: str
     source: str
 
+    @property
+    def remedy(self) -> str:
+        """Return the fix, and what serves without Docker in place of Docker's options in it."""
+        return elsewhere.with_replacements(self.fix)
+
     def matches(self, line: str) -> bool:
         """Return whether this hint explains a line, however it quotes names: "x", `x`, 'x' or x.
 
@@ -68,7 +73,7 @@ class Hint:
 
     def to_json(self) -> dict[str, str]:
         """Return what JSON shows of it: all fields but the pattern."""
-        return {"id": self.id, "cause": self.cause, "fix": self.fix, "source": self.source}
+        return {"id": self.id, "cause": self.cause, "fix": self.remedy, "source": self.source}
 
 
 @functools.cache
@@ -219,6 +224,7 @@ def _print_hint(hint: Hint, line: str) -> None:
         line[:_LONGEST],
         f"  cause: {hint.cause}",
         f"  fix: {hint.fix}",
+        *(f"  {sentence}" for sentence in elsewhere.replacements_in(hint.fix)),
         f"  source: {hint.source}",
         "",
     )

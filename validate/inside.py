@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from validate import checks, host_faults, report, suite, terminal
+from validate import checks, elsewhere, host_faults, report, suite, terminal
 from validate.checks import RunAs
 from validate.claims import Claim, ClaimSet, Tier
 from validate.derived import (
@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         evidence = _measure(claims.in_tiers(tiers), tiers)
     except OSError as error:
-        _complain(f"{error}; the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`")
+        advice = "the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`."
+        _complain(f"{error}; {elsewhere.with_replacements(advice)}")
         return _CANNOT_RUN
 
     verdict = explain(judge(claims, evidence, tiers))
@@ -252,7 +253,9 @@ def default_tiers() -> list[Tier]:
 def _why_tiers_are_left_out(tiers: Sequence[Tier]) -> str:
     """Return why these default tiers are not all; empty if they are."""
     if Tier.GPU not in tiers:
-        return "this container was given no GPU: `docker run --gpus all ...` gives it the machine's"
+        return elsewhere.with_replacements(
+            "this container was given no GPU: `docker run --gpus all ...` gives it the machine's."
+        )
     if Tier.MULTIGPU not in tiers:
         return "this container was given one GPU"
     return ""
@@ -270,9 +273,9 @@ def _missing_driver(tiers: Sequence[Tier]) -> str:
     error = nvml.libcuda_error()
     if not error:
         return ""
-    return (
+    return elsewhere.with_replacements(
         f"tier {gpu_tiers[0]} needs a GPU, and this container was given none ({error}): "
-        "`docker run --gpus all ...`"
+        "`docker run --gpus all ...`."
     )
 
 

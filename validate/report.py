@@ -215,8 +215,8 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
 
 
 def advice(hint: Hint) -> str:
-    """Return a hint in one line: `hint: CAUSE FIX`."""
-    return f"hint: {hint.cause} {hint.fix}"
+    """Return a hint in one line: `hint: CAUSE FIX`, and what serves where there is no Docker."""
+    return f"hint: {hint.cause} {hint.remedy}"
 
 
 def markdown(verdict: Verdict) -> str:

@@ -144,6 +144,39 @@ def test_lines_that_people_reported_find_their_row() -> None:
     assert found == rows
 
 
+@pytest.mark.parametrize(
+    ("line", "index", "other_way"),
+    [
+        ("GTX 1080 Ti with CUDA capability sm_61 is", "cu126", "whl/cu1[23][^6]"),
+        ("RTX 5090 with CUDA capability sm_120 is", "cu130", "whl/cu126"),
+    ],
+)
+def test_a_gpu_that_is_too_old_gets_an_older_cuda_and_one_too_new_a_newer(
+    line: str, index: str, other_way: str
+) -> None:
+    """Both ways were told to take cu128 (ComfyUI-Nvidia-Docker#61, wyoming-xtts#1)."""
+    (hint,) = hints.find([f"{line} not compatible with the current PyTorch installation."])
+
+    assert f"https://download.pytorch.org/whl/{index}`" in hint.fix
+    assert not re.search(other_way, hint.fix)
+
+
+def test_a_line_that_tells_no_way_gets_both() -> None:
+    (hint,) = hints.find(["no kernel image is available for execution on the device"])
+
+    assert "get_arch_list" in hint.fix
+    assert "cu126" in hint.fix
+    assert "cu130" in hint.fix
+
+
+def test_no_module_is_installed_by_its_name() -> None:
+    """A package of that name may be somebody else's (state-spaces/mamba#891)."""
+    (hint,) = hints.find(["ModuleNotFoundError: No module named 'selective_scan_cuda'"])
+
+    assert "mamba-ssm" in hint.fix
+    assert [row.id for row in ROWS if re.search(r"pip install (NAME|MODULE)", row.fix)] == []
+
+
 def test_healthy_logs_are_given_no_hint() -> None:
     """Of pip, training, NCCL's INFO, builds and the driver's start.
 

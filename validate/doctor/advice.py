@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from validate import elsewhere
 from validate.compute_capability import target_runs_on
 
 GB = 1000**3
@@ -128,7 +129,9 @@ def advise(hardware: Hardware, stack: Stack) -> Advice:
         *_warn_about_gpus(usable, hardware, stack),
         *_warn_about_container(usable, hardware),
     ]
-    return Advice(tuple(settings), tuple(warnings))
+    # A container without these options need not be Docker's.
+    advice = [elsewhere.with_replacements(warning) for warning in warnings]
+    return Advice(tuple(settings), tuple(advice))
 
 
 def runs_on(targets: tuple[str, ...], capability: tuple[int, int]) -> bool:

@@ -51,7 +51,7 @@ def json_data(inspection: Inspection, advice: Advice) -> dict[str, Any]:
     """
     matching_hints = []
     for hint in hints.find(inspection.troubles):
-        matching_hints.append({"id": hint.id, "cause": hint.cause, "fix": hint.fix})
+        matching_hints.append({"id": hint.id, "cause": hint.cause, "fix": hint.remedy})
     return {**asdict(inspection), **asdict(advice), "hints": matching_hints}
 
 
