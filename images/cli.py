@@ -9,18 +9,18 @@ import re
 import signal
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module, metadata
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from images.commands import VERBS
 from images.config import paths
-from images.errors import Problem, UserError, command, problem_of
+from images.errors import Problem, UserError, command, problem_of, wrong
 from validate import installation
 from validate.installation import by_installation
 
@@ -38,6 +38,46 @@ _ClickException: type[Any] = typer.BadParameter.__mro__[2]
 name in both."""
 
 
+class VerbCommand(TyperCommand):
+    """A verb that refuses a second value for an option that has one value.
+
+    Click takes the last one and drops the others: `choose --gpu V100 --gpu B200` answered for the
+    B200 alone.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options = [param for param in self.params if isinstance(param, TyperOption)]
+        twice = _find_repeated_option(options, args)
+        if twice:
+            raise wrong(twice, "this option has one value, and was given twice", "give it once")
+        return super().parse_args(ctx, args)
+
+
+def _find_repeated_option(options: Sequence[Any], arguments: Sequence[str]) -> str:
+    """Return the name of an option that has one value and is given twice; empty if there is none.
+
+    `options` are click's. `arguments` are those of the command line behind the verb.
+    """
+    with_value = {name: option for option in options if not option.is_flag for name in option.opts}
+    seen = set()
+    remaining = iter(arguments)
+    for argument in remaining:
+        # All that follows are arguments, not options.
+        if argument == "--":
+            break
+        name, equals_sign, _ = argument.partition("=")
+        option = with_value.get(name)
+        if option is None:
+            continue
+        # The next word is the value, even if it looks like an option.
+        if not equals_sign:
+            next(remaining, None)
+        if not option.multiple and option.name in seen:
+            return name
+        seen.add(option.name)
+    return ""
+
+
 class LazyGroup(TyperGroup):
     """The verbs as a group of commands. Each is imported when it is asked for."""
 
@@ -50,7 +90,7 @@ class LazyGroup(TyperGroup):
         module = import_module(f"images.commands.{cmd_name}")
         function = getattr(module, cmd_name)
         app_of_verb = typer.Typer(**_SETTINGS)
-        app_of_verb.command(cmd_name, context_settings=_HELP)(function)
+        app_of_verb.command(cmd_name, cls=VerbCommand, context_settings=_HELP)(function)
         return typer.main.get_command(app_of_verb)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

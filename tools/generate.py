@@ -25,8 +25,10 @@ from images.nightly import results
 from images.planning import plan
 from images.planning.plan import Planned
 from images.site import index, records
+from images.site.recorded import RecordedRuns
 from images.validation import rows
 from tools import additions, baselines, gpu_runs, profile_docs, run, schemas, silent_faults
+from validate.claims import Tier
 
 GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
 """Images whose Dockerfile is kept for comparison.
@@ -47,7 +49,7 @@ def files(sources: Sources) -> dict[str, bytes]:
         "docs/images.md": _with_table("docs/images.md", "images", _images_table(sources)),
         "docs/profiles.md": _with_table("docs/profiles.md", "profiles", profiles),
         "docs/extending.md": _with_table("docs/extending.md", "additions", measured_additions),
-        "results/gpu.md": gpu_runs.page(records.read()),
+        "results/gpu.md": gpu_runs.page(records.read(), sources),
         "results/silent-faults.md": silent_faults.table(plan.plan(sources)),
     }
     for name in GOLDEN:
@@ -110,6 +112,7 @@ def _images_table(sources: Sources) -> str:
         if lock_file.why_blocked(image, states[str(image.name)]):
             unlocked.add(str(image.name))
 
+    recorded = RecordedRuns.read(sources)
     with_lock = [row for row in planned if str(row.name) not in unlocked]
     without_lock = [row for row in planned if str(row.name) in unlocked]
     lines = [
@@ -118,11 +121,11 @@ def _images_table(sources: Sources) -> str:
         "`nox -s lock -- NAME` makes one on a machine that reaches their package index. "
         f"{len(planned) - len(accepted)} are refused, for the reason in the last column.",
         "",
-        *_table(with_lock),
+        *_table(with_lock, recorded),
         "",
         "These have no lock:",
         "",
-        *_table(without_lock),
+        *_table(without_lock, recorded),
     ]
 
     minors_by_reason: dict[str, list[str]] = {}
@@ -133,16 +136,16 @@ def _images_table(sources: Sources) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(images: Iterable[Planned]) -> list[str]:
+def _table(images: Iterable[Planned], recorded: RecordedRuns) -> list[str]:
     """Return the lines of a table of images."""
     return [
-        "| image | torch | Python | wheel | GPU architectures | driver | notes |",
-        "|---|---|---|---|---|---|---|",
-        *(_row(image) for image in images),
+        "| image | torch | Python | wheel | GPU architectures | driver | gpu tier | notes |",
+        "|---|---|---|---|---|---|---|---|",
+        *(_row(image, recorded) for image in images),
     ]
 
 
-def _row(image: Planned) -> str:
+def _row(image: Planned, recorded: RecordedRuns) -> str:
     """Return an image's line of the table.
 
     Warnings about a profile's packages are not here, but in docs/profiles.md.
@@ -167,9 +170,22 @@ def _row(image: Planned) -> str:
         str(image.wheel_cuda or "-"),
         archs or "-",
         f">= {image.min_driver}" if image.min_driver else "-",
+        _gpu_runs(image, recorded),
         "; ".join(notes).replace("|", "\\|"),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _gpu_runs(planned: Planned, recorded: RecordedRuns) -> str:
+    """Return the cell about an image's gpu tier: the verdict on each GPU, and the day."""
+    if planned.image is None:
+        return "-"
+    verdicts = []
+    for tier_run in recorded.status(planned.image, with_claims=False).deciding:
+        if tier_run.tier is Tier.GPU:
+            stale = ", stale" if tier_run.moved else ""
+            verdicts.append(f"{tier_run.verdict} on {tier_run.gpus}, {tier_run.date}{stale}")
+    return "; ".join(verdicts) or "not run"
 
 
 def main(

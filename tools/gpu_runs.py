@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
+from images.config.matrix import Sources
 from images.planning import chooser
+from images.site.inputs import SiteInputs, plan_images
+from images.site.recorded import RecordedRuns
 from images.site.records import RunLine
+from images.site.status import ImageStatus
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -33,31 +37,48 @@ claim that failed in a run with the verdict PASS is not required.
 """
 
 
-def passed(lines: Iterable[RunLine]) -> str:
-    """Return how many images passed their GPU tiers, as a sentence. The README quotes it."""
-    on_one_gpu: set[tuple[str, str]] = set()
-    on_several: set[tuple[str, str]] = set()
-    for line in _on_gpus(lines):
-        for tier, images in ((Tier.GPU, on_one_gpu), (Tier.MULTIGPU, on_several)):
-            count = line.tiers.get(tier)
-            if count and count.verdict is Status.PASS:
-                images.add((line.image, line.digest))
-    names = {image for image, _digest in on_one_gpu}
-    names_of_both = {image for image, _digest in on_one_gpu & on_several}
+def passed(statuses: Iterable[ImageStatus]) -> str:
+    """Return how many images passed their GPU tiers, as a sentence. The README quotes it.
+
+    `statuses`: of all images that have runs, by the one definition (images/site/status.py).
+    """
+    gpus: set[str] = set()
+    on_one_gpu = on_several = stale = 0
+    for status in statuses:
+        passing = [run for run in status.deciding if run.is_pass]
+        on_gpu = [run for run in passing if run.tier is Tier.GPU]
+        if on_gpu:
+            on_one_gpu += 1
+            on_several += any(run.tier is Tier.MULTIGPU for run in passing)
+            gpus.update(run.gpus for run in on_gpu)
+        elif any(run.tier is Tier.GPU and run.verdict is Status.PASS for run in status.deciding):
+            stale += 1
+    models = " or ".join(sorted(gpus))
     return (
-        f"{len(names)} images passed their gpu tier on an H100 or H200, "
-        f"{len(names_of_both)} of them also multigpu under the same image ID."
+        f"{on_one_gpu} images passed their gpu tier on an {models}, {on_several} of them also "
+        f"multigpu; {stale} more passed it with layers that have moved since."
     )
 
 
-def page(lines: Iterable[RunLine]) -> bytes:
+def statuses(sources: Sources) -> list[ImageStatus]:
+    """Return the status of every image that has recorded runs, in the matrix or outside of it."""
+    recorded = RecordedRuns.read(sources)
+    inputs = SiteInputs(sources=sources, today=date.min, runs=recorded.runs)
+    found = []
+    for planned in plan_images(inputs):
+        if planned.image:
+            found.append(recorded.status(planned.image, with_claims=False))
+    return found
+
+
+def page(lines: Iterable[RunLine], sources: Sources) -> bytes:
     """Return the content of results/gpu.md."""
     runs = sorted(_on_gpus(lines), key=lambda line: (line.image, line.date or _UNDATED))
     rows = [f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
     for line in runs:
         rows += _rows(line)
     table = "\n".join(rows)
-    return f"{_HEAD}{passed(runs)}\n\n{table}\n".encode()
+    return f"{_HEAD}{passed(statuses(sources))}\n\n{table}\n".encode()
 
 
 def _on_gpus(lines: Iterable[RunLine]) -> list[RunLine]:

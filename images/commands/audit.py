@@ -71,7 +71,10 @@ def audit(
         raise wrong(reference, "is a list of packages, no image and no environment", then)
     if out:
         require_writable(out)
-    machine = chooser.machine_from_options(gpu, arch, driver) if gpu or arch or driver else None
+    machine = None
+    if gpu or arch or driver:
+        models, archs = [gpu] if gpu else [], [arch] if arch else []
+        machine = chooser.machine_from_options(models, archs, driver)
     options = Options(facts=matrix_files.load_facts(), machine=machine, run=run, say=common.tell)
     if Path(reference).is_dir():
         evidence = measure.audit_folder(Path(reference), options)

@@ -146,11 +146,12 @@ def _problem_without_name(result: Built, page: str) -> Problem:
 def _recorded_gpu_runs(result: Built, sources: Sources) -> str:
     """Return a sentence about the recorded runs of the gpu tier on an image that was just built."""
     # Imported here, as only a build that ends well needs it.
-    from images.site import records
+    from images.site import runs, status
 
     name = result.info.labels[f"{LABELS}.image"]
-    runs = records.gpu_runs(records.read(sources.workspace.results), name)
-    sentence, _ = records.compare_build(runs, result.info.digest, result.payload)
+    recorded = runs.recorded_runs([sources.workspace.results])
+    runs_of_image = [run for run in recorded if run.image == name]
+    sentence, _ = status.compare_build(runs_of_image, result.info.digest, result.payload)
     return sentence
 
 

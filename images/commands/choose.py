@@ -10,7 +10,7 @@ GPU (NVIDIA/open-gpu-kernel-modules#872), and a Triton that can't assemble for i
 import json
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -27,37 +27,29 @@ from images.planning.chooser import ImageSummary, Known, Machine
 from images.planning.image import Image
 from images.registry.client import Registry
 from images.registry.reference import Repository
-from images.site import records
-
-
-@dataclass(frozen=True)
-class RecordedImage:
-    """An image of the plan with the recorded validation runs of its gpu tier."""
-
-    image: Image
-    runs: list[records.RunLine]
-    drifts: dict[str, str]
-    """ID of each run -> the packages that it had in other versions than the image has today.
-
-    Empty text: none, so that what the run proved holds for today's image."""
-
-    @property
-    def name(self) -> str:
-        return str(self.image.name)
+from images.site.recorded import RecordedRuns
 
 
 def choose(
     # The machine. Without --gpu and --arch it is this one. --arch is for a GPU that is newer than
     # the table of models.
     gpu: Annotated[
-        str, typer.Option("--gpu", metavar="MODEL", help="RTX 4090, say; default: this machine's.")
-    ] = "",
+        list[str] | None,
+        typer.Option(
+            "--gpu", metavar="MODEL", help="RTX 4090, say (repeat it); default: this machine's."
+        ),
+    ] = None,
     arch: Annotated[
-        str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")
-    ] = "",
+        list[str] | None,
+        typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it."),
+    ] = None,
     driver: Annotated[
-        str, typer.Option("--driver", metavar="VERSION", help="Its driver, as nvidia-smi says.")
+        str,
+        typer.Option("--driver", metavar="VERSION", help="Its driver, 570.86.16, or branch, 570."),
     ] = "",
+    wsl: Annotated[
+        bool, typer.Option("--wsl", help="It is Windows with WSL 2, so --driver is Windows'.")
+    ] = False,
     # The image. Each option names a part of an image's name.
     profile: Annotated[
         str, typer.Option("--profile", metavar="NAME", help="What to train with.")
@@ -81,12 +73,17 @@ def choose(
     Also says why not the nearest others. Exits with 1 if none fits.
     """
     if gpu or arch:
-        machine = chooser.machine_from_options(gpu, arch, driver)
+        machine = chooser.machine_from_options(gpu or [], arch or [], driver, wsl=wsl)
     else:
         machine = _detect_machine(driver)
+        machine = replace(machine, wsl=wsl or machine.wsl)
     sources = common.sources(matrix)
-    recorded = _recorded_images(sources)
-    summaries = _summarize_images(recorded, sources, source)
+    recorded = RecordedRuns.read(sources)
+    images = {}
+    for planned in plan.plan(sources):
+        if planned.image:
+            images[planned.name] = planned.image
+    summaries = _summarize_images([*images.values()], recorded, sources, source)
 
     profiles = sorted({summary.profile for summary in summaries if summary.profile})
     if profile not in ("none", *profiles):
@@ -100,10 +97,16 @@ def choose(
     )
 
     choice = chooser.choose(summaries, machine, options)
+    next_step = ""
+    if not choice.fitting:
+        next_step = chooser.find_next_step(summaries, machine, options)
     if as_json:
-        typer.echo(json.dumps(choice.as_json(), indent=1))
+        typer.echo(json.dumps({**choice.as_json(), "next": next_step}, indent=1))
     else:
-        common.show(chooser.sentences(choice, machine, _describe_images(recorded, source, machine)))
+        known = None
+        if choice.fitting:
+            known = _describe(images[choice.fitting[0].name], recorded, source, machine)
+        common.show(chooser.sentences(choice, machine, known, next_step))
     raise typer.Exit(0 if choice.fitting else 1)
 
 
@@ -120,6 +123,8 @@ def _detect_machine(driver: str) -> Machine:
             continue
         processor = platforms.of_machine(platform.machine())
         machine = chooser.machine_from_inventory(inventory, processor)
+        # WSL 2's kernel is named `5.15.167.4-microsoft-standard-WSL2`.
+        machine = replace(machine, wsl="microsoft" in platform.release().lower())
         if driver:
             machine = replace(machine, driver=chooser.parse_driver(driver))
         return machine
@@ -129,63 +134,37 @@ def _detect_machine(driver: str) -> Machine:
     raise wrong("choose", "this machine has no NVIDIA GPU whose driver answers", then)
 
 
-def _recorded_images(sources: Sources) -> list[RecordedImage]:
-    """Return every accepted image with the runs of its gpu tier in results/runs.jsonl."""
-    lines = records.read(sources.workspace.results)
-    recorded = []
-    for planned in plan.plan(sources):
-        image = planned.image
-        if image:
-            runs = records.gpu_runs(lines, str(image.name))
-            pins = {pin.name: pin.version for pin in image.pins}
-            recorded.append(RecordedImage(image, runs, records.drift_by_run(runs, pins)))
-    return recorded
-
-
 def _summarize_images(
-    recorded: Sequence[RecordedImage], sources: Sources, source: str
+    images: Sequence[Image], recorded: RecordedRuns, sources: Sources, source: str
 ) -> list[ImageSummary]:
     """Return the facts about each image by which one is chosen.
 
-    `recorded` has each image with the recorded runs of its GPU tests. `source` is the repository
-    from which images are pulled: only those that are published there are returned. Empty: they are
-    built here, and those without a lock are marked as blocked.
+    `recorded` has the recorded runs of all images. `source` is the repository from which images are
+    pulled: only those that are published there are returned. Empty: they are built here, and those
+    without a lock are marked as blocked.
     """
     if source:
         with Registry(Repository.parse(source)) as registry:
             published = set(registry.tags())
-        recorded = [image for image in recorded if image.name in published]
+        images = [image for image in images if str(image.name) in published]
 
     summaries = []
-    for image in recorded:
-        is_blocked = not source and not lock_file.is_present(image.image, sources.workspace.locks)
+    for image in images:
+        is_blocked = not source and not lock_file.is_present(image, sources.workspace.locks)
         obstacle = lock_file.NO_LOCK if is_blocked else ""
-        # `drifts`: ID of a run -> the packages that it had in other versions than today's image;
-        # empty if none. Such a run proves nothing about today's image.
-        runs_of_today = [run for run in image.runs if not image.drifts[run.id]]
-        passed_on = records.passed_on(runs_of_today)
-        summaries.append(chooser.summarize(image.image, sources.facts, obstacle, passed_on))
+        passed_on = recorded.status(image, with_claims=False).passed_on
+        summaries.append(chooser.summarize(image, sources.facts, obstacle, passed_on))
     return summaries
 
 
-def _describe_images(
-    recorded: Sequence[RecordedImage], source: str, machine: Machine
-) -> dict[str, Known]:
-    """Return how to get each image, and a sentence about its recorded runs, by the image's name.
+def _describe(image: Image, recorded: RecordedRuns, source: str, machine: Machine) -> Known:
+    """Return how to get an image, and a sentence about its recorded runs on GPUs.
 
-    Runs are those of an image's GPU tests. `source` is the repository from which images are pulled;
-    empty: they are built here. Runs on the models of GPU that the machine has are named first.
+    `source` is the repository from which images are pulled; empty: they are built here. Runs on the
+    models of GPU that the machine has count first.
     """
-    models_here = {chooser.model_of(name) for name in machine.gpus}
-
-    def has_other_gpus(run: records.RunLine) -> bool:
-        return not models_here <= {chooser.model_of(name) for name in run.gpus}
-
-    known = {}
-    for image in recorded:
-        get = f"docker pull {source}:{image.name}" if source else command("build", image.name)
-        # False sorts before true.
-        runs = sorted(image.runs, key=has_other_gpus)
-        sentence = records.gpu_sentence(runs, image.drifts)
-        known[image.name] = Known(get=get, sentence=sentence)
-    return known
+    name = str(image.name)
+    get = f"docker pull {source}:{name}" if source else command("build", name)
+    models = [chooser.model_of(gpu) for gpu in machine.gpus]
+    archs = ", ".join(str(arch) for arch in machine.archs)
+    return Known(get=get, sentence=recorded.status(image).gpu_sentence(models, archs))

@@ -13,12 +13,15 @@ import typer
 from images.commands import common
 from images.commands.common import plural
 from images.commands.options import Json, MatrixFile, Selectors
+from images.config.matrix import Sources
 from images.config.selectors import parse
 from images.locking import lock_file
 from images.locking.lock_file import Status as LockStatus
 from images.planning import custom_base
 from images.planning import plan as planning
+from images.planning.image import Image
 from images.planning.plan import Planned
+from images.site.recorded import RecordedRuns
 from validate.terminal import aligned
 
 _HEADER = ("image", "status", "torch", "CUDA", "driver", "GPUs (sm_)")
@@ -73,6 +76,16 @@ def plan(
         typer.echo(json.dumps(buildable))
     else:
         common.show(table(planned, states))
+        common.show(_statuses(images if chosen else [], sources))
+
+
+def _statuses(images: Sequence[Image], sources: Sources) -> Iterator[str]:
+    """Yield a line for each image that was asked for: what its recorded runs prove of it."""
+    if not images:
+        return
+    recorded = RecordedRuns.read(sources)
+    for image in images:
+        yield f"{image.name}: {recorded.status(image).sentence}"
 
 
 def as_json_entry(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:

@@ -15,14 +15,14 @@ import typer
 from images.commands import common
 from images.commands.options import MatrixFile, OutFolder, PublicKey
 from images.errors import wrong
-from images.locking import lock_file
+from images.locking import layer_record, lock_file
 from images.nightly import results
 from images.planning import plan
 from images.planning.image import Image
 from images.publish import signing
 from images.registry.client import Registry
 from images.registry.reference import Repository
-from images.site import pages, runs
+from images.site import pages, runs, status
 from images.site.inputs import SiteInputs
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
@@ -68,6 +68,8 @@ def site(
         signing.require_key(key)
 
     images = [planned.image for planned in plan.plan(sources) if planned.image]
+    record = layer_record.read(sources.workspace.locks)
+    layers = {str(image.name): status.layers_of_today(record, str(image.name)) for image in images}
     claims = {}
     for image in images:
         context = ClaimContext(image=image, facts=sources.facts)
@@ -93,6 +95,7 @@ def site(
         closures=locked_versions(images, blocked, sources.workspace.locks),
         blocked=blocked,
         claims=claims,
+        layers=layers,
     )
     files = pages.render_files(inputs)
     write(files, out)

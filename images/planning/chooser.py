@@ -3,9 +3,10 @@
 This module is pure, apart from reading gpu_models.yaml.
 """
 
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -48,7 +49,7 @@ _BRANDS = frozenset({"nvidia", "geforce", "tesla"})
 _VARIANTS = re.compile(
     r"\d+gb|\d+g|sxm\d?|pcie?|pg\d+|nvl\d*|hbm\d\w?|laptop|gpu|notebook|mobile|embedded|with|max|q|"
     r"design|super|generation|edition|server|workstation|active|sff|d|v\d|3e|ac|lc|oem|oam|cnx|mig|"
-    r"dgx|spark|nvgpu"
+    r"dgx|nvgpu"
 )
 """Words of a model's variants, which all have its capability."""
 
@@ -181,15 +182,47 @@ class Machine:
     archs: tuple[Arch, ...]
     """The architectures of its GPUs, each once, ascending."""
     driver: str = ""
-    """The version of its driver; empty: not known."""
+    """The version of its driver, `570.86.16`, or a branch of drivers, `570`, which stands for all
+    its releases. Empty: not known."""
     arm: bool = False
     """Whether its host processor is ARM."""
+    wsl: bool = False
+    """Whether it is Windows with WSL 2: the driver is that of Windows."""
 
     def __str__(self) -> str:
         gpus = ", ".join(self.gpus)
         archs = ", ".join(str(arch) for arch in self.archs)
-        driver = f"driver {self.driver}" if self.driver else "driver not known"
-        return f"{gpus} ({archs}), {driver}"
+        return f"{gpus} ({archs}), {self.driver_text}"
+
+    @property
+    def driver_text(self) -> str:
+        """Return its driver in words: `driver 570.86.16`, `driver branch 570`."""
+        if not self.driver:
+            return "driver not known"
+        text = f"driver {self.driver}" if "." in self.driver else f"driver branch {self.driver}"
+        return f"Windows {text}" if self.wsl else text
+
+    @property
+    def branch(self) -> int:
+        """Return the branch of its driver: 570 for Linux' 570.86.16 and Windows' 572.16.
+
+        Windows counts on within a branch: 572 to 576 are of 570 (NVIDIA's release notes of R570
+        for Windows). Branches begin at multiples of five.
+        """
+        number = int(self.driver.partition(".")[0])
+        return number // 5 * 5 if self.wsl else number
+
+    def has_driver(self, version: str) -> bool:
+        """Return whether its driver is this version or a newer one.
+
+        True for a driver that is not known: it speaks against no image. A branch without a release
+        counts as its newest one.
+        """
+        if not self.driver:
+            return True
+        if "." not in self.driver:
+            return self.branch >= int(version.partition(".")[0])
+        return version_of(self.driver) >= version_of(version)
 
 
 def machine_from_inventory(inventory: Inventory, processor: Platform | None) -> Machine:
@@ -209,15 +242,56 @@ def machine_from_inventory(inventory: Inventory, processor: Platform | None) -> 
     )
 
 
-def machine_from_options(gpu: str, arch: str, driver: str) -> Machine:
-    """Return the machine that a person describes with --gpu, --arch and --driver.
+def machine_from_options(
+    gpus: Sequence[str], archs: Sequence[str], driver: str, *, wsl: bool = False
+) -> Machine:
+    """Return the machine that a person describes with --gpu, --arch, --driver and --wsl.
 
-    `gpu` is the name of a model (`RTX 4090`), `arch` an architecture (`sm_89`) and `driver` a
-    version. An option that is not given is an empty text. Raises UserError for an unknown model
-    without `arch`, for an unreadable architecture or driver, and for a model of another
-    architecture than `arch`.
+    `gpus` are names of models (`RTX 4090`), `archs` architectures (`sm_89`): one for each name, in
+    the same order, or instead of names. `driver` is a version; empty: not known. Raises UserError
+    for an unknown model without an architecture, for an unreadable architecture or driver, and for
+    a model of another architecture than the one beside it.
     """
     driver_version = parse_driver(driver) if driver else ""
+    if gpus and archs and len(gpus) != len(archs):
+        cause = f"--gpu was given {len(gpus)} times, --arch {len(archs)} times"
+        then = "give --arch once for each --gpu, in the same order, or leave one of both out"
+        raise wrong("--arch", cause, then)
+
+    described = []
+    # Without both there is one GPU, of an empty name: the error says what to give.
+    for index in range(max(len(gpus), len(archs), 1)):
+        gpu = gpus[index] if gpus else ""
+        arch = archs[index] if archs else ""
+        described.append(_describe_gpu(gpu, arch))
+    arms = {gpu.arm for gpu in described}
+    if len(arms) > 1:
+        names = listed([gpu.name for gpu in described])
+        cause = f"{names} are beside host processors of two kinds, so they are two machines"
+        raise wrong("--gpu", cause, "choose an image for each of them by itself")
+    return Machine(
+        gpus=tuple(dict.fromkeys(gpu.name for gpu in described)),
+        archs=tuple(sorted({gpu.arch for gpu in described})),
+        driver=driver_version,
+        arm=arms == {True},
+        wsl=wsl,
+    )
+
+
+class _DescribedGpu(NamedTuple):
+    """A GPU, as a person describes it."""
+
+    name: str
+    arch: Arch
+    arm: bool
+    """Whether the processor beside it is ARM."""
+
+
+def _describe_gpu(gpu: str, arch: str) -> _DescribedGpu:
+    """Return the GPU of one --gpu and the --arch beside it; either may be empty.
+
+    Raises UserError if it is not known, or if the two contradict each other.
+    """
     try:
         arch_of_option = Arch.parse(arch) if arch else None
     except ValueError as error:
@@ -231,18 +305,14 @@ def machine_from_options(gpu: str, arch: str, driver: str) -> Machine:
     except UserError:
         if arch_of_option is None:
             raise
-        return Machine(
-            gpus=(gpu or str(arch_of_option),),
-            archs=(arch_of_option,),
-            driver=driver_version,
-            arm=arch_of_option in ON_ARM_ALONE,
-        )
+        is_arm = arch_of_option in ON_ARM_ALONE
+        return _DescribedGpu(gpu or str(arch_of_option), arch_of_option, is_arm)
 
     arch_of_model = Arch.parse(row.capability)
     if arch_of_option and arch_of_option != arch_of_model:
         cause = f"{name}, which --gpu names, has the architecture {arch_of_model}"
         raise wrong(f"--arch {arch}", cause, "leave --arch out, or leave --gpu out")
-    return Machine(gpus=(name,), archs=(arch_of_model,), driver=driver_version, arm=row.arm)
+    return _DescribedGpu(name, arch_of_model, row.arm)
 
 
 def parse_driver(text: str) -> str:
@@ -547,6 +617,69 @@ def choose(images: Sequence[ImageSummary], machine: Machine, options: Options) -
     return Choice(fitting=tuple(fitting), others=tuple(others[:_MOST_NAMED]))
 
 
+def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Options) -> str:
+    """Return what to do about a machine that none of these images fits, as a command or an edit.
+
+    It is the smallest change with which one fits: another driver, a lock, other options, or some of
+    them.
+    """
+    if _conflict_of_drivers(machine):
+        return "choose for each kind of GPU by itself, in a machine of its own"
+    if list(wrong_for_gpu(machine)):
+        return f"install {_usable_branches(machine)}, and choose again with its number as --driver"
+
+    changes = ("driver", "lock", "options")
+    for count in range(1, len(changes) + 1):
+        for chosen in itertools.combinations(changes, count):
+            changed = [_without_lock(image) for image in images] if "lock" in chosen else images
+            fitting = choose(
+                changed,
+                replace(machine, driver="") if "driver" in chosen else machine,
+                Options() if "options" in chosen else options,
+            ).fitting
+            if fitting:
+                return "; ".join(_steps_to(fitting[0], chosen, machine))
+
+    archs = ", ".join(str(arch) for arch in machine.archs)
+    return (
+        f"no image of the matrix has code for {archs}: add a stack whose torch has it "
+        "(docs/matrix.md), or take another GPU"
+    )
+
+
+def _usable_branches(machine: Machine) -> str:
+    """Return in words which branches of drivers run all GPUs of a machine.
+
+    At least one of its architectures is in the table of drivers, and a driver runs all of them.
+    """
+    rows = [row for _, row in _driver_rows(machine)]
+    first = max(row.first for row in rows)
+    last = min((row.last for row in rows if row.last), default=None)
+    return f"a driver of branch {first} to {last}" if last else f"driver {first} or newer"
+
+
+def _without_lock(image: ImageSummary) -> ImageSummary:
+    """Return an image as if it had its lock."""
+    return image.model_copy(update={"blocked": ""})
+
+
+def _steps_to(best: Answer, changes: Collection[str], machine: Machine) -> Iterator[str]:
+    """Yield what a person does so that an image fits a machine.
+
+    `changes` says what is in the way: `driver`, `lock`, `options`.
+    """
+    image = best.image
+    if "options" in changes:
+        yield f"leave out the options that describe the image: {image.name} fits then"
+    if "driver" in changes:
+        needed = image.native_driver if best.fit == "ptx" else image.min_driver
+        of_windows = " of Windows" if machine.wsl else ""
+        yield f"update the driver{of_windows} to {needed} or newer, for {image.name}"
+    if "lock" in changes:
+        lock = command("lock", image.name)
+        yield f"`{lock}` on a machine that reaches its package index, then build {image.name}"
+
+
 def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     """Return what speaks for and against an image on a machine, and how well it fits.
 
@@ -576,20 +709,10 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
             *_wrong_arch(image, machine, fit_by_arch),
             *_too_old_driver(image, machine, worst_fit),
         ),
-        driver_knows_cuda=_knows_cuda(machine, image),
+        driver_knows_cuda=machine.has_driver(image.native_driver),
         # The tests of the image passed on every model of this machine.
         passed=bool(models_here) and models_here <= set(image.passed_on),
     )
-
-
-def _knows_cuda(machine: Machine, image: ImageSummary) -> bool:
-    """Return whether the machine's driver is of the image's CUDA or newer.
-
-    True for a driver that is not known: it speaks against no image.
-    """
-    if not machine.driver:
-        return True
-    return version_of(machine.driver) >= version_of(image.native_driver)
 
 
 def _too_old_driver(image: ImageSummary, machine: Machine, worst_fit: Fit) -> Iterator[str]:
@@ -600,12 +723,10 @@ def _too_old_driver(image: ImageSummary, machine: Machine, worst_fit: Fit) -> It
     CUDA major, too (minor version compatibility). PTX needs a driver of its own CUDA (NVIDIA, "CUDA
     Compatibility").
     """
-    if not machine.driver:
-        return
-    if version_of(machine.driver) < version_of(image.min_driver):
+    if not machine.has_driver(image.min_driver):
         cuda_major = image.wheel_cuda.partition(".")[0]
         yield f"CUDA {cuda_major} needs driver {image.min_driver} or newer"
-    elif worst_fit == "ptx" and not _knows_cuda(machine, image):
+    elif worst_fit == "ptx" and not machine.has_driver(image.native_driver):
         yield f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer"
 
 
@@ -656,13 +777,13 @@ def _driver_reason(image: ImageSummary, machine: Machine) -> str:
     """
     if not machine.driver:
         return f"needs driver {image.min_driver} or newer"
-    if _knows_cuda(machine, image):
+    if machine.has_driver(image.native_driver):
         return (
-            f"driver {machine.driver} knows CUDA {image.wheel_cuda} "
+            f"{machine.driver_text} knows CUDA {image.wheel_cuda} "
             f"({image.native_driver} is its first)"
         )
     return (
-        f"driver {machine.driver} is older than CUDA {image.wheel_cuda}'s own "
+        f"{machine.driver_text} is older than CUDA {image.wheel_cuda}'s own "
         f"{image.native_driver}, new enough by minor version compatibility ({image.min_driver})"
     )
 
@@ -670,8 +791,11 @@ def _driver_reason(image: ImageSummary, machine: Machine) -> str:
 def _kernel_module_reasons(machine: Machine) -> Iterator[str]:
     """Yield each architecture of the machine that needs one kind of NVIDIA's kernel modules.
 
-    The driver's kernel modules are open or proprietary. Most GPUs run with either.
+    The driver's kernel modules are open or proprietary. Most GPUs run with either. Windows has
+    neither.
     """
+    if machine.wsl:
+        return
     # Name of the architecture (`Blackwell`) -> `open`, `either` or `proprietary`.
     modules_by_architecture: dict[str, str] = {}
     for arch in machine.archs:
@@ -688,25 +812,62 @@ def _kernel_module_reasons(machine: Machine) -> Iterator[str]:
 
 
 def wrong_for_gpu(machine: Machine) -> Iterator[str]:
-    """Yield why the machine's driver can't run its GPUs, whatever the image.
+    """Yield why no driver, or not the machine's, can run its GPUs, whatever the image.
 
     A branch is the first number of a driver's version: 570 of 570.86.16. Each architecture has a
-    first branch that knows it, and some have a last one. Nothing is yielded if the driver is not
-    known.
+    first branch that knows it, and some have a last one.
     """
+    conflict = _conflict_of_drivers(machine)
+    if conflict:
+        yield conflict
+        return
     if not machine.driver:
         return
-    branch = int(machine.driver.partition(".")[0])
+    for arch, row in _driver_rows(machine):
+        if machine.branch < row.first:
+            needs_open = row.modules == "open" and not machine.wsl
+            modules = ", with the open kernel modules" if needs_open else ""
+            yield f"{arch} ({row.architecture}) needs driver {row.first} or newer{modules}"
+        if row.last and machine.branch > row.last:
+            yield f"branch {row.last} is the last driver for {arch} ({row.architecture})"
+
+
+def _driver_rows(machine: Machine) -> list[tuple[Arch, DriverRow]]:
+    """Return what gpu_models.yaml says about the drivers of each architecture of a machine.
+
+    Left out are architectures whose driver comes with a board's own system (Jetson), and such as we
+    do not know.
+    """
+    rows = []
     for arch in machine.archs:
         row = drivers().get(arch)
-        # Its driver comes with a board's own system (Jetson), or it is no architecture we know.
-        if row is None:
-            continue
-        if branch < row.first:
-            modules = ", with the open kernel modules" if row.modules == "open" else ""
-            yield f"{arch} ({row.architecture}) needs driver {row.first} or newer{modules}"
-        if row.last and branch > row.last:
-            yield f"branch {row.last} is the last driver for {arch} ({row.architecture})"
+        if row:
+            rows.append((arch, row))
+    return rows
+
+
+def _conflict_of_drivers(machine: Machine) -> str:
+    """Return why no driver runs all GPUs of a machine; empty if one does.
+
+    A machine has one driver with one kind of kernel modules. So a V100, which needs the proprietary
+    ones, and a B200, which needs the open ones, are never in one (unslothai/unsloth#5876).
+    """
+    rows = _driver_rows(machine)
+    for arch, row in rows:
+        for other_arch, other in rows:
+            # Names of architectures, such as Volta, say more than capabilities.
+            pair = f"{arch} ({row.architecture}) and {other_arch} ({other.architecture})"
+            if row.last and row.last < other.first:
+                return (
+                    f"no driver serves both {pair}: branch {row.last} is the last of the one, "
+                    f"{other.first} the first of the other"
+                )
+            if not machine.wsl and (row.modules, other.modules) == ("proprietary", "open"):
+                return (
+                    f"no driver serves both {pair}: the one needs the proprietary kernel modules, "
+                    "the other the open ones"
+                )
+    return ""
 
 
 def _unwanted_properties(image: ImageSummary, options: Options) -> Iterator[str]:
@@ -777,28 +938,31 @@ class Known:
     """What was proved of it on this machine's GPUs."""
 
 
-def sentences(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> Iterator[str]:
+def sentences(
+    choice: Choice, machine: Machine, known: Known | None, next_step: str
+) -> Iterator[str]:
     """Yield the lines that tell a person which image to take, and why not the others.
 
-    `known`: name of each image that fits -> how to get it, and what was proved of it here.
+    `known`: how to get the first image that fits, and what was proved of it here; None: none fits.
+    `next_step`: what to do if none fits (`find_next_step`).
     """
     yield str(machine)
     driver_faults = list(wrong_for_gpu(machine))
-    if choice.fitting:
+    if choice.fitting and known:
         best, *also_fitting = choice.fitting
         yield f"Take {best.name}: {'; '.join(best.reasons)}"
-        yield f"    {known[best.name].get}"
-        yield known[best.name].sentence
+        yield f"    {known.get}"
+        yield known.sentence
         if also_fitting:
             yield f"These fit too: {_some([candidate.name for candidate in also_fitting])}"
     elif driver_faults:
         # No image can help: reasons against single images would mislead.
         yield f"No image fits: {'; '.join(driver_faults)}."
+        yield f"next: {next_step}"
         return
-    elif choice.others:
-        yield "No image fits."
     else:
-        yield "No image is of this profile and kind: leave out --profile or --devel."
+        yield "No image fits."
+        yield f"next: {next_step}"
 
     for unfit in choice.others:
         yield f"Not {_some(unfit.names)}: {'; '.join(unfit.reasons)}"

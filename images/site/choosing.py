@@ -11,7 +11,7 @@ from images.config.names import Arch
 from images.planning import chooser
 from images.planning.chooser import ImageSummary, Machine, Options
 
-OLDER_THAN_ALL = "0"
+OLDER_THAN_ALL = "0.0"
 """A driver that is older than every known one."""
 
 
@@ -106,9 +106,10 @@ def _driver_bounds(images: Sequence[ImageSummary]) -> list[str]:
     for image in images:
         bounds |= {image.min_driver, image.native_driver}
     for branches in chooser.drivers().values():
-        bounds.add(str(branches.first))
+        # The first release of a branch: a number without one would mean all its releases.
+        bounds.add(f"{branches.first}.0")
         if branches.last is not None:
-            bounds.add(str(branches.last + 1))
+            bounds.add(f"{branches.last + 1}.0")
     return sorted(bounds, key=chooser.version_of)
 
 
@@ -120,9 +121,9 @@ def _range_text(lower: str, upper: str) -> str:
     """
     ends = []
     if lower != OLDER_THAN_ALL:
-        ends.append(f"{lower} or newer")
+        ends.append(f"{lower.removesuffix('.0')} or newer")
     if upper:
-        ends.append(f"older than {upper}")
+        ends.append(f"older than {upper.removesuffix('.0')}")
     return ", ".join(ends) or "any"
 
 

@@ -3,64 +3,16 @@
 docs/schema/index.schema.json is made of them.
 """
 
-from collections.abc import Sequence
 from datetime import date
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from images.planning import chooser
+from images.site.status import TierRun, Validation
 from images.validation import rows
 from images.validation.rows import Row
 from validate.claims import Tier
-from validate.judging import Status
-
-STALE_AFTER_DAYS = 14
-"""Days after which the pages show a validation run as stale."""
-
-
-class Validation(StrEnum):
-    """Whether an image is validated, by the runs of its current digest."""
-
-    VALIDATED = "validated"
-    """Every tier of the gate is PASS with all claims of today, and nothing failed."""
-    PARTLY = "partly"
-    """A tier is PASS, nothing failed, and a tier of the gate was not validated or is UNPROVEN."""
-    FAILED = "failed"
-    """A required claim failed."""
-    NEVER = "never"
-    """No run of this digest was recorded, or no tier of it is PASS."""
-
-
-class TierRun(Row):
-    """One tier of an image, validated once."""
-
-    tier: Tier
-    gpus: str
-    """`H100`, `2 x H200`; empty for the tiers without GPU."""
-    verdict: Status
-    """FAIL if a required claim failed; PASS only if there are required claims and every one
-    passed; else UNPROVEN."""
-    counts: dict[Status, int]
-    """Claims by verdict, those that are not required among them."""
-    never_run: Annotated[int, Field(ge=0)] = 0
-    """Required claims that the matrix makes of this tier today and this run did not judge."""
-    date: date | None
-    """The day it was measured, UTC; null: not known. Stale `stale_after_days` later."""
-    digest: str
-    """The image that was measured. The verdict holds for no other."""
-    current: bool
-    """It is the image's `digest`."""
-    source: str
-    """Line of runs.jsonl, file of nightly runs, or published image that it was read from."""
-
-    @property
-    def standing(self) -> Status:
-        """Return the verdict as of today: a PASS is UNPROVEN if today's claims were not all run."""
-        if self.verdict is Status.PASS and self.never_run:
-            return Status.UNPROVEN
-        return self.verdict
 
 
 class ImageRow(chooser.ImageSummary):
@@ -70,9 +22,11 @@ class ImageRow(chooser.ImageSummary):
     """Its name and the aliases that mean it; with `published`, also the tag that never moves."""
     pins: dict[str, str]
     warnings: list[str]
-    drift: str = ""
-    """What its runs had that today's pins contradict: `transformers 4.57.6 where the pin is
+    moved: str = ""
+    """What has moved since its runs, which are stale then: `transformers 4.57.6 where the pin is
     4.50.3 now`."""
+    status: str
+    """What its runs proved, and what has moved since, as one sentence for its page."""
     digest: str
     """Of the image whose runs count: what the tag means, else what was measured last; empty:
     never built."""
@@ -103,27 +57,6 @@ class ImageRow(chooser.ImageSummary):
                 return run
         return runs[0] if runs else None
 
-    @property
-    def sentence(self) -> str:
-        """Return what was validated of the current digest, as one sentence for its page.
-
-        It reads `Validated: static PASS, gpu on H100 PASS, oldest run on 2026-11-21.` It also says
-        if no run was on a GPU, and in which versions the runs differ from today's pins (`drift`).
-        """
-        tiers = list(Tier)
-        runs = deciding_runs(self.runs)
-        runs.sort(key=lambda run: (tiers.index(run.tier), run.gpus))
-        if not runs:
-            return "Not validated: no run of this image was recorded."
-
-        verdicts = ", ".join(_verdict_text(run) for run in runs)
-        days = [run.date for run in runs if run.date]
-        since = f"oldest run on {min(days)}" if days else "date not recorded"
-        has_gpu_run = any(run.tier is Tier.GPU for run in runs)
-        no_gpu = "" if has_gpu_run else "; not validated on a GPU"
-        drift = f" with {self.drift}" if self.drift else ""
-        return f"Validated{drift}: {verdicts}, {since}{no_gpu}."
-
 
 class RefusedRow(Row):
     """A row of matrix.yaml that the plan refuses."""
@@ -141,12 +74,11 @@ class Index(Row):
     Paths are relative to it.
     """
 
-    schema_version: Literal[4] = 4
+    schema_version: Literal[5] = 5
     date: date
     """The day it was made, UTC."""
     revision: str
     """Short hash of matrix and facts."""
-    stale_after_days: int
     gate: list[Tier]
     """Tiers that must be PASS before an image counts as validated."""
     repository: str
@@ -163,25 +95,6 @@ class Index(Row):
         for image in self.images:
             gpus |= {run.gpus for run in image.runs if run.tier is tier}
         return tuple(sorted(gpus)) or ("",)
-
-
-def deciding_runs(runs: Sequence[TierRun]) -> list[TierRun]:
-    """Return the newest run of each tier and GPU, of the current digest.
-
-    They decide whether the image is validated. `runs`: of one image, newest first.
-    """
-    newest: dict[tuple[Tier, str], TierRun] = {}
-    for run in runs:
-        if run.current:
-            newest.setdefault((run.tier, run.gpus), run)
-    return list(newest.values())
-
-
-def _verdict_text(run: TierRun) -> str:
-    """Return `gpu on H100 PASS`, and how many of today's claims the run lacks."""
-    on_gpus = f" on {run.gpus}" if run.gpus else ""
-    never_run = f" but for {run.never_run} claims never run" if run.never_run else ""
-    return f"{run.tier}{on_gpus} {run.verdict}{never_run}"
 
 
 def dumps(index: Index) -> bytes:

@@ -4,7 +4,7 @@ Nothing here reads a file: images/commands/site.py does, and puts what it read i
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
@@ -16,26 +16,16 @@ from images.nightly.results import BreakageLine, JobLine
 from images.planning import chooser, plan
 from images.planning.image import Image
 from images.planning.plan import Planned
-from images.site import records
-from images.site.index import (
-    STALE_AFTER_DAYS,
-    ImageRow,
-    Index,
-    RefusedRow,
-    TierRun,
-    Validation,
-    deciding_runs,
-)
+from images.site.index import ImageRow, Index, RefusedRow
 from images.site.runs import Published, Run, newest_first
+from images.site.status import ImageStatus, TierRun, image_status
 from validate.claims import Claim, Tier
-from validate.judging import Status
 
 _SHOWN_RUNS = 10
 """Runs that are shown of an image for each tier and GPU, so that pages stay small.
 
 results/ has all of them.
 """
-_GPU_TIERS = (Tier.GPU, Tier.MULTIGPU)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +46,8 @@ class SiteInputs:
     claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
     """Image -> what the matrix claims of it today; one that is not here is shown by its runs
     alone."""
+    layers: Mapping[str, Mapping[str, Collection[str]]] = field(default_factory=dict)
+    """Image -> layer -> the digests by which builds of today are known (locks/layers.json)."""
 
 
 def make_index(inputs: SiteInputs) -> Index:
@@ -72,7 +64,6 @@ def make_index(inputs: SiteInputs) -> Index:
     return Index(
         date=inputs.today,
         revision=inputs.sources.revision,
-        stale_after_days=STALE_AFTER_DAYS,
         gate=list(inputs.sources.matrix.gate),
         repository=inputs.repository,
         images=images,
@@ -109,45 +100,43 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
     published = _find_published(name, inputs.published)
     pins = {pin.name: pin.version for pin in image.pins}
 
-    # Its runs count for one digest: what the tag names, or else what was measured last.
-    runs = newest_first(run for run in inputs.runs if run.image == name)
-    digest = published.digest if published else _last_measured_digest(runs)
-    tier_runs: list[TierRun] = []
-    for run in runs:
-        tier_runs += _tier_runs(run, digest, inputs.claims.get(name, ()))
-    validation, validated_on = _validation(tier_runs, matrix.gate)
+    status = image_status(
+        [run for run in inputs.runs if run.image == name],
+        pins=pins,
+        layers=inputs.layers.get(name, {}),
+        claims=inputs.claims.get(name, ()),
+        tag=published.digest if published else "",
+    )
+    validation, validated_on = status.validation(matrix.gate)
 
     if published:
         # People pull this very image, whatever the pins and the lock are today.
         get = f"docker pull {inputs.repository}:{name}"
         own_tags = published.tags
-        drift = blocked = ""
+        blocked = ""
     else:
-        # People build it. The runs may have measured other versions than today's pins: `drift` says
-        # which. `blocked` is the reason why it cannot be built, such as a missing lock.
-        drift = records.describe_drift(_measured_packages(runs, digest), pins)
+        # People build it. `blocked` is the reason why it cannot be built, such as a missing lock.
         blocked = inputs.blocked.get(image.lock_name, "")
         get = _build_command(name, image, is_blocked=bool(blocked))
         own_tags = (name,)
 
-    # With a drift, a PASS says nothing about the image that would be built today.
-    passed_on = [] if drift else _gpus_passed_on(tier_runs)
-    summary = chooser.summarize(image, inputs.sources.facts, blocked, passed_on)
+    summary = chooser.summarize(image, inputs.sources.facts, blocked, status.passed_on)
     aliases = [alias for alias, target in matrix.aliases.items() if target == name]
     return ImageRow(
         **summary.model_dump(),
         tags=[*own_tags, *aliases],
         pins=pins,
         warnings=list(image.warnings),
-        drift=drift,
-        digest=digest,
-        bytes=_image_size(runs, digest),
+        moved=status.moved,
+        status=status.sentence,
+        digest=status.digest,
+        bytes=_image_size(newest_first(inputs.runs), name, status.digest),
         published=published.reference if published else "",
         transfer=published.bytes if published else 0,
         get=get,
         validation=validation,
         validated_on=validated_on,
-        runs=_shown_runs(tier_runs),
+        runs=_shown_runs(status),
         page=f"images/{name}.html",
     )
 
@@ -160,41 +149,17 @@ def _find_published(name: str, published: Sequence[Published]) -> Published | No
     return None
 
 
-def _last_measured_digest(runs: Sequence[Run]) -> str:
-    """Return the digest of the newest run that recorded one; empty if none did."""
-    for run in runs:
-        if run.digest:
-            return run.digest
-    return ""
-
-
-def _measured_packages(runs: Sequence[Run], digest: str) -> Mapping[str, str]:
-    """Return package -> version from the newest run of a digest that recorded them."""
-    for run in runs:
-        if run.digest == digest and run.packages:
-            return run.packages
-    return {}
-
-
-def _image_size(runs: Sequence[Run], digest: str) -> int:
+def _image_size(runs: Sequence[Run], name: str, digest: str) -> int:
     """Return an image's unpacked size in bytes; 0 if no run recorded it.
 
     It is the size of this digest if a run recorded that, else of the newest build that was
-    measured. `runs`: of the image, newest first.
+    measured. `runs`: of all images, newest first.
     """
-    sizes = [run.size for run in runs if run.size]
-    sizes_of_digest = [run.size for run in runs if run.size and run.digest == digest]
+    measured = [run for run in runs if run.size and run.image == name]
+    sizes = [run.size for run in measured]
+    sizes_of_digest = [run.size for run in measured if run.digest == digest]
     newest_sizes = sizes_of_digest or sizes
     return newest_sizes[0] if newest_sizes else 0
-
-
-def _gpus_passed_on(tier_runs: Sequence[TierRun]) -> list[str]:
-    """Return the GPU models on which the gpu tier of the current digest passed."""
-    gpus = []
-    for run in deciding_runs(tier_runs):
-        if run.tier is Tier.GPU and run.verdict is Status.PASS:
-            gpus.append(run.gpus)
-    return gpus
 
 
 def _build_command(name: str, image: Image, *, is_blocked: bool) -> str:
@@ -206,107 +171,16 @@ def _build_command(name: str, image: Image, *, is_blocked: bool) -> str:
     return f"{command('lock', image.lock_name)} && {build}" if is_blocked else build
 
 
-def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierRun]:
-    """Yield a row of index.json for each tier that was measured in a validation run.
-
-    A tier is a group of checks, such as those that need a GPU. Those are left out if the run had no
-    GPU. `digest` is the image's current one; empty if it was never built. `claims` are all
-    statements about the image that a run of today would check.
-    """
-    for tier, tier_count in run.tiers.items():
-        if tier in _GPU_TIERS and not run.gpus:
-            continue
-        # `never_run`: how many of today's required claims the run did not judge.
-        if run.claims:
-            never_run = len(unjudged_claims((run,), tier, claims))
-        else:
-            # Nightly runs do not record the names of claims that passed: compare the numbers.
-            required = [claim for claim in claims if claim.tier is tier and claim.required]
-            judged_count = sum(tier_count.counts.values())
-            never_run = max(0, len(required) - judged_count)
-        yield TierRun(
-            tier=tier,
-            gpus=describe_gpus(tier, run.gpus),
-            verdict=tier_count.verdict,
-            # Verdict -> number of claims.
-            counts=tier_count.counts,
-            never_run=never_run,
-            date=run.date,
-            digest=run.digest,
-            current=bool(digest) and run.digest == digest,
-            source=run.source,
-        )
-
-
-def unjudged_claims(runs: Sequence[Run], tier: Tier, claims: Sequence[Claim]) -> list[str]:
-    """Return the names (`CHECK/SUBJECT`) of required claims that none of these runs judged.
-
-    `claims` are all claims of an image, and `runs` are recorded validation runs of it. Only claims
-    of this tier (`static`, `cpu`, `gpu` or `multigpu`) are looked at. A claim was judged whatever
-    its verdict was.
-    """
-    judged: set[str] = set()
-    for run in runs:
-        judged.update(claim.key for claim in run.claims)
-    required = [claim for claim in claims if claim.tier is tier and claim.required]
-    return [claim.key for claim in required if claim.key not in judged]
-
-
-def describe_gpus(tier: Tier, names: Sequence[str]) -> str:
-    """Return the GPUs of a tier's run: `H100` for tier gpu, `2 x H200` for tier multigpu.
-
-    A tier is a group of claims. Empty for tiers that need no GPU. `names`: as the driver has them
-    (`NVIDIA H100 80GB HBM3`), one for each GPU.
-    """
-    if tier not in _GPU_TIERS:
-        return ""
-    models = Counter(chooser.model_of(name) for name in names)
-    # The gpu tier runs on each GPU by itself, so their number does not matter.
-    if tier is Tier.GPU:
-        return ", ".join(sorted(models))
-    return ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
-
-
-def _validation(
-    tier_runs: Sequence[TierRun], gate: Sequence[Tier]
-) -> tuple[Validation, date | None]:
-    """Return whether an image is validated, and since when.
-
-    It is FAILED, VALIDATED, PARTLY or NEVER. The day is that of its oldest tier of the gate; None
-    if the image is not validated, or if the runs of a tier have no date. `tier_runs`: of the image,
-    newest first. `gate`: the tiers (groups of claims) that must pass.
-    """
-    # The newest run of each tier and GPU model, of the image as it is now.
-    current_runs = deciding_runs(tier_runs)
-    if any(run.verdict is Status.FAIL for run in current_runs):
-        return Validation.FAILED, None
-
-    # Every tier of the gate must have passed with all claims of today (`standing`).
-    passed_tiers = {run.tier for run in current_runs if run.standing is Status.PASS}
-    if gate and passed_tiers >= set(gate):
-        days = []
-        for tier in gate:
-            days_of_tier = [run.date for run in current_runs if run.tier is tier and run.date]
-            if not days_of_tier:
-                return Validation.VALIDATED, None
-            # A tier may have runs on several GPUs: the newest one counts.
-            days.append(max(days_of_tier))
-        return Validation.VALIDATED, min(days)
-
-    any_passed = any(run.verdict is Status.PASS for run in current_runs)
-    return (Validation.PARTLY if any_passed else Validation.NEVER), None
-
-
-def _shown_runs(tier_runs: Sequence[TierRun]) -> list[TierRun]:
+def _shown_runs(status: ImageStatus) -> list[TierRun]:
     """Return the runs that an image's page shows, in their order: newest first.
 
     They are the newest ones (_SHOWN_RUNS) of each tier and GPU model, and those that decide whether
-    the image is validated, however old they are. `tier_runs`: of the image, newest first.
+    the image is validated, however old they are.
     """
-    decisive = deciding_runs(tier_runs)
+    decisive = status.deciding
     shown = []
     counts: Counter[tuple[Tier, str]] = Counter()
-    for run in tier_runs:
+    for run in status.runs:
         counts[run.tier, run.gpus] += 1
         if counts[run.tier, run.gpus] <= _SHOWN_RUNS or run in decisive:
             shown.append(run)

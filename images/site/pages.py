@@ -6,7 +6,7 @@ those of templates/site/.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import date, timedelta
+from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
@@ -15,9 +15,10 @@ from images.config.names import Minor
 from images.context.templates import environment
 from images.nightly.results import BreakageLine, Job, JobLine
 from images.site import choosing, index
-from images.site.index import ImageRow, Validation
-from images.site.inputs import SiteInputs, make_index, plan_images, unjudged_claims
+from images.site.index import ImageRow
+from images.site.inputs import SiteInputs, make_index, plan_images
 from images.site.runs import Run, newest_first
+from images.site.status import Validation, unjudged_claims
 from images.validation.rows import ClaimRow
 from validate.claims import Claim, Tier
 from validate.judging import Status, listed
@@ -27,6 +28,8 @@ OWN_FOLDERS = ("assets", "images")
 """Folders of the site that hold only files of the site: what is outdated in them may be deleted."""
 _ASSETS = ("site.css", "icon.svg")
 _SHOWN_BREAKAGES = 3
+_DAYS_OF_BREAKAGES = 14
+"""Breakages that nightly runs reported earlier are not on the first page."""
 _SHOWN_CLAIMS = 8
 
 
@@ -53,12 +56,6 @@ class _Site:
         self.images = {
             planned.name: planned.image for planned in plan_images(inputs) if planned.image
         }
-        self.oldest_fresh = self.index.date - timedelta(days=self.index.stale_after_days)
-        """A run of an earlier day is stale."""
-
-    def _is_stale(self, day: date | None) -> bool:
-        """Return whether a run of this day is stale. A run without a date is."""
-        return day is None or day < self.oldest_fresh
 
     def _render(self, template: str, path: str, **variables: Any) -> bytes:
         """Return a page as HTML, made of a template in templates/site/.
@@ -71,7 +68,6 @@ class _Site:
             index=self.index,
             root=path_to_root,
             here=path,
-            is_stale=self._is_stale,
             **variables,
         )
         return page.encode()
@@ -103,19 +99,17 @@ class _Site:
     def _totals(self) -> list[tuple[int, str]]:
         """Return how many images are validated, stale, failed and so on, as (number, words).
 
-        They stand at the top of the page with the table of all images. A run is stale once it is
-        older than some days.
+        They stand at the top of the page with the table of all images. The runs of an image are
+        stale if its layers have moved since.
         """
         images = self.index.images
         counts = Counter(image.validation for image in images)
-        # An image that is not validated has no such day, so it does not count as fresh.
-        fresh = sum(not self._is_stale(image.validated_on) for image in images)
         blocked = sum(bool(image.blocked) for image in images)
         return [
             (len(images), "images:"),
-            (fresh, f"validated ({', '.join(self.index.gate)})"),
-            (counts[Validation.VALIDATED] - fresh, "validated, but stale"),
+            (counts[Validation.VALIDATED], f"validated ({', '.join(self.index.gate)})"),
             (counts[Validation.PARTLY], "partly validated"),
+            (counts[Validation.STALE], "stale: their layers have moved"),
             (counts[Validation.FAILED], "failed"),
             (counts[Validation.NEVER], "not validated"),
             (blocked, "of all without a lock: can't be built here"),
@@ -123,14 +117,15 @@ class _Site:
         ]
 
     def _fresh_breakages(self) -> list[BreakageLine]:
-        """Return the breakages that nightly runs reported and that are not stale, newest first.
+        """Return the breakages that nightly runs reported in the last days, newest first.
 
         A breakage is a set of new package versions that makes an image fail. One that was reported
         several times is returned once, as it was reported last.
         """
+        oldest_day = self.index.date - timedelta(days=_DAYS_OF_BREAKAGES)
         breakages: dict[str, BreakageLine] = {}
         for line in reversed(self.inputs.nightly):
-            if isinstance(line, BreakageLine) and line.date.date() >= self.oldest_fresh:
+            if isinstance(line, BreakageLine) and line.date.date() >= oldest_day:
                 breakages.setdefault(line.key, line)
         return list(breakages.values())
 
@@ -176,7 +171,7 @@ class _Site:
             "image.html.j2",
             row.page,
             image=row,
-            sentence=f"torch {row.torch} with CUDA {row.toolkit_cuda}{profile}. {row.sentence}",
+            sentence=f"torch {row.torch} with CUDA {row.toolkit_cuda}{profile}. {row.status}",
             base=image.base.reference,
             gaps=list(_gaps(row, self.index.gate, runs, claims)),
             open_claims=_open_claims(runs),
@@ -229,15 +224,15 @@ def _gaps(
     if row.published and row.runs and not judged_tiers:
         yield "No run is of the digest that the tag means today."
 
-    # Claims that are newer than the runs: `never_run` counts those that a run did not measure. A
-    # dict keeps the order of the runs, and has each tier once.
-    incomplete_tiers = dict.fromkeys(run.tier for run in current_runs if run.never_run)
+    # Claims that are newer than the runs. A dict keeps the order of the runs, and has each tier
+    # once.
+    incomplete_tiers = dict.fromkeys(run.tier for run in current_runs if run.newer)
     for tier in incomplete_tiers:
         # Another run of this digest may have judged what one of them lacks.
         keys = unjudged_claims(runs, tier, claims)
         if keys:
             names = listed(keys, limit=_SHOWN_CLAIMS)
-            yield f"Claims of the {tier} tier that were never run: {names}."
+            yield f"Claims of the {tier} tier that are newer than its runs: {names}."
 
 
 def _open_claims(runs: Sequence[Run]) -> list[ClaimRow]:

@@ -3,15 +3,13 @@
 Where the evidence of a run is kept, the tests judge it again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, ValidationError
 
 from images.config import paths
-from images.engine.configuration import SUITE
 from images.errors import Problem, UserError, wrong
 from images.validation.rows import (
     ClaimRow,
@@ -29,12 +27,11 @@ from images.validation.rows import (
 from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict
-from validate.judging import Status, listed
+from validate.judging import Status
 
 FOLDER = paths.RESOURCES / "results"
 """results/ of the checkout, from which the documents and the tests are made."""
 LINES = "runs.jsonl"
-_UNDATED = datetime.min.replace(tzinfo=UTC)
 _NEEDS_REASON = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
 """The verdicts whose claims a line records with their reasons, as findings."""
 
@@ -118,155 +115,6 @@ def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
     if problems:
         raise UserError(problems)
     return tuple(lines.values())
-
-
-def gpu_runs(lines: Iterable[RunLine], image: str) -> list[RunLine]:
-    """Return the runs of an image's gpu tier, newest first. Experiments are left out.
-
-    The gpu tier is the group of claims that need one GPU. `image`: the image's name; the runs may
-    be of any build of it. Experiments are images that were broken on purpose or are not ours.
-    """
-    runs = []
-    for line in lines:
-        if line.image != image or line.experiment:
-            continue
-        # Every run of the whole tier judges `device`. A run of single claims (`validate --claim`)
-        # says nothing about the tier.
-        if any(claim.tier is Tier.GPU and claim.check == "device" for claim in line.rows()):
-            runs.append(line)
-    return sorted(runs, key=lambda run: run.date or _UNDATED, reverse=True)
-
-
-def passed_on(runs: Iterable[RunLine]) -> list[str]:
-    """Return the GPUs whose newest run passed, by the names that drivers give them.
-
-    `runs`: of the gpu tier, newest first.
-    """
-    newest: dict[str, Status] = {}
-    for run in runs:
-        for gpu in run.gpus:
-            newest.setdefault(gpu, run.tiers[Tier.GPU].verdict)
-    return [gpu for gpu, verdict in newest.items() if verdict is Status.PASS]
-
-
-def describe_drift(packages: Mapping[str, str], pins: Mapping[str, str]) -> str:
-    """Return which measured versions differ from today's pins; empty if none does.
-
-    It reads `transformers 4.57.6 where the pin is 4.50.3 now`. `packages`, `pins`: name -> version.
-    A pinned package that was not measured is no difference.
-    """
-    differences = []
-    for name, pinned_version in sorted(pins.items()):
-        version = packages.get(name)
-        if version is not None and version != pinned_version:
-            differences.append(f"{name} {version} where the pin is {pinned_version} now")
-    return listed(differences)
-
-
-def drift_by_run(runs: Iterable[RunLine], pins: Mapping[str, str]) -> dict[str, str]:
-    """Return how each run's packages differ from today's pins: ID of the run -> a phrase.
-
-    It reads `transformers 4.57.6 where the pin is 4.50.3 now`, and is empty where nothing differs.
-    `runs`: of one image, newest first. `pins`: package -> version.
-    """
-    drifts = {}
-    newest_drift = ""
-    for run in runs:
-        # A run that recorded no packages is taken to have had those of the next newer one.
-        if run.packages:
-            newest_drift = describe_drift(run.packages, pins)
-        drifts[run.id] = newest_drift
-    return drifts
-
-
-def gpu_sentence(runs: Sequence[RunLine], drifts: Mapping[str, str]) -> str:
-    """Return a sentence about the newest of these runs, for a user who has not built the image yet.
-
-    `runs`: of the image's gpu tier (the claims that need a GPU), newest first. `drifts`: ID of a
-    run -> how its packages differ from today's pins; empty or missing: they do not.
-    """
-    if not runs:
-        return "No run of its gpu tier is recorded."
-    run = runs[0]
-    # The sentence reads `Its gpu tier: PASS on NVIDIA H100, 2026-11-25 (30 claims, with
-    # transformers 4.57.6 where the pin is 4.50.3 now, image ID 0123...; ...).`
-    drift = drifts.get(run.id)
-    with_drift = f", with {drift}" if drift else ""
-    image_id = run.digest.removeprefix("sha256:")[:12]
-    details = f"{with_drift}, image ID {image_id}; `build` says whether yours is the same"
-    return f"Its gpu tier: {_result(run, details)}."
-
-
-def compare_build(
-    runs: Sequence[RunLine], image_id: str, payload: Mapping[str, str]
-) -> tuple[str, bool]:
-    """Say whether a new build of an image is the same as one that was validated on a GPU.
-
-    Returns a sentence, and whether a recorded run is about this build: it measured an image of the
-    same ID, or one with the same layers and settings. `runs` are the recorded runs of the image on
-    GPUs, newest first. `payload` has the layers and settings of the build; empty: not known.
-    """
-    if not runs:
-        return "no run of its gpu tier is recorded, of any build", False
-
-    # An equal ID says more than equal layers, so look for it in every run first.
-    for run in runs:
-        if image_id == run.digest:
-            return f"this build is, bit for bit, the image whose gpu tier got {_result(run)}", True
-
-    # An empty payload is not known, so it equals no other, not even an empty one.
-    for run in runs:
-        if payload and payload == run.payload:
-            same = f"the layers and settings of the image whose gpu tier got {_result(run)}"
-            other = (
-                "its other ID comes of our suite, labels, history, or how the engine writes tars"
-            )
-            return f"this build has, bit for bit, {same}; {other}", True
-    return _difference_from_runs(runs, payload), False
-
-
-def _difference_from_runs(runs: Sequence[RunLine], payload: Mapping[str, str]) -> str:
-    """Return a sentence on how a build differs from the newest run whose payload is recorded.
-
-    A payload is what an image has: name -> digest, of its layers and settings. Where that of the
-    build or of every run is not known, the sentence says so. `payload`: of the build; empty: not
-    known. `runs`: recorded runs of the image on GPUs, at least one, newest first. Raises IndexError
-    if there is none.
-    """
-    runs_with_payload = [run for run in runs if run.payload]
-    run = runs_with_payload[0] if runs_with_payload else runs[0]
-    if not payload or not run.payload:
-        which = "that one" if payload else "this build"
-        return (
-            f"this build has another ID than the image whose gpu tier got {_result(run)}, "
-            f"and the layers of {which} are not known: no recorded run is about it"
-        )
-
-    differing = []
-    for name in {**payload, **run.payload}:
-        if payload.get(name) != run.payload.get(name):
-            differing.append(name)
-    advice = ""
-    if differing == [SUITE]:
-        # A payload has the suite's layer only where nobody could read whether anything else is in
-        # it. Reading the layers of some engines takes root.
-        advice = "; root on the engine's machine can read whether it holds our suite alone"
-    return (
-        f"this build differs in {listed(differing)} from the image whose gpu tier got "
-        f"{_result(run)}: no recorded run is about it{advice}"
-    )
-
-
-def _result(run: RunLine, details: str = "") -> str:
-    """Return the result of a run's gpu tier: `PASS on NVIDIA H100, 2026-11-25 (30 claims)`.
-
-    `details`: put behind the number of claims, in the same brackets.
-    """
-    count = run.tiers[Tier.GPU]
-    claims = count.counts.get(count.verdict, 0)
-    gpus = ", ".join(dict.fromkeys(run.gpus))
-    day = f", {run.date:%Y-%m-%d}" if run.date else ""
-    return f"{count.verdict} on {gpus}{day} ({claims} claims{details})"
 
 
 def make_run_line(

@@ -32,7 +32,7 @@ class Run:
     image: str
     digest: str
     moment: datetime | None
-    """When it was measured. None: not recorded; then it counts as stale."""
+    """When it was measured. None: not recorded."""
     tiers: Mapping[Tier, TierCount]
     source: str
     """Where it is recorded: a line of runs.jsonl, a month's file of nightly runs, or a published
@@ -46,6 +46,8 @@ class Run:
     """
     packages: Mapping[str, str] = field(default_factory=dict)
     """Distribution -> version, as `pins` measured them."""
+    payload: Mapping[str, str] = field(default_factory=dict)
+    """Layers and settings of the image (images/engine/configuration.py); empty: not recorded."""
     size: int = 0
     """Of the image, unpacked, in bytes; 0: not recorded."""
 
@@ -101,6 +103,7 @@ def _run_of_record(line: RunLine, source: str) -> Run:
         gpus=tuple(line.gpus),
         claims=tuple(line.rows()),
         packages=line.packages,
+        payload=line.payload,
         size=line.bytes,
     )
 

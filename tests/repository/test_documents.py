@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from images import cli
-from images.site import records
 from tests.support.checkout import ROOT
+from tests.support.sources import SOURCES
 from tools import gpu_runs
 from validate import checks
 
@@ -16,7 +16,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_readme_counts_the_images_that_passed_their_gpu_tier() -> None:
-    assert gpu_runs.passed(records.read()) in " ".join(README.split())
+    assert gpu_runs.passed(gpu_runs.statuses(SOURCES)) in " ".join(README.split())
 
 
 def test_readme_names_every_verb() -> None:

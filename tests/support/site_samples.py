@@ -80,7 +80,7 @@ def run(
 
 
 def gpu(verdict: Status = Status.PASS, tier: Tier = Tier.GPU) -> ClaimRow:
-    return claim(tier, verdict, subject="device", check="numerics")
+    return claim(tier, verdict, subject="visible", check="device")
 
 
 def job(image: str, kind: Job, outcome: Outcome, **more: object) -> JobLine:
@@ -143,7 +143,7 @@ RUNS = (
         size=6_100_000_000,
     ),
     run(FAILING, *STATIC_CPU, gpu(Status.FAIL), gpus=(H100,)),
-    run(STALE, *STATIC_CPU, gpu(), gpus=(H100,), day=date(2026, 11, 6)),
+    run(STALE, *STATIC_CPU, gpu(), gpus=(H100,), packages={"torch": "2.0"}),
     run(UNDATED, *STATIC_CPU, gpu(), gpus=(H100,), day=None),
     run(REBUILT, *STATIC_CPU, gpu(), gpus=(H100,), digest=OLD, day=date(2026, 11, 10)),
     run(ARCH, *STATIC_CPU),

@@ -21,7 +21,7 @@ def judge_on(
     """Judge whether an environment with these libraries runs on a GPU with a driver."""
     platform = survey.platform_of(surveyed)
     facts = FACTS.on(platform) if platform else FACTS
-    target = chooser.machine_from_options(gpu, "", driver)
+    target = chooser.machine_from_options([gpu], [], driver)
     archs = [f"{arch.major}{arch.minor}" for arch in target.archs]
     image = expected.describe_as_image(surveyed, libraries, facts).image
 

@@ -16,7 +16,7 @@ import pytest
 from images.engine import EngineError, classic_store, configuration, exported, layers
 from images.engine.classic_store import ClassicLayer
 from images.host.hashing import oci_digest
-from images.site import records
+from images.site import records, runs, status
 from tests.support.engine_contents import image_info
 
 _SCRIPT = "RUN /bin/sh -c sh /run/scripts"
@@ -109,14 +109,14 @@ def test_no_recorded_run_is_about_an_image_with_a_change_in_any_layer(name: str)
     before, after = configuration.payload(INFO, HISTORY), configuration.payload(changed, HISTORY)
     differing = [one for one in before if before[one] != after[one]]
     assert differing == [name if name in STEPS else "settings"]
-    (run, *_) = (one for one in records.read() if one.payload)
-    runs = [run.model_copy(update={"payload": payload}) for payload in ({}, before)]
-    said, about = records.compare_build(runs, "sha256:mine", after)
+    (run, *_) = (one for one in runs.recorded_runs([records.FOLDER]) if one.payload)
+    recorded = [replace(run, payload=payload) for payload in ({}, before)]
+    said, about = status.compare_build(recorded, "sha256:mine", after)
     assert not about and said.startswith(
-        f"this build differs in {differing[0]} from the image whose gpu tier got "
+        f"this build differs in {differing[0]} from the image whose gpu tier "
     )
     assert ("root on the engine's machine" in said) is (name == "suite")
-    said, about = records.compare_build(runs, "sha256:mine", before)
+    said, about = status.compare_build(recorded, "sha256:mine", before)
     assert about and said.startswith(
         "this build has, bit for bit, the layers and settings of the image"
     )

@@ -35,7 +35,7 @@ FITS = ("cubin", "ptx", "no")
 
 
 def machine_with(gpu: str, driver: str = "") -> Machine:
-    return chooser.machine_from_options(gpu, "", driver)
+    return chooser.machine_from_options([gpu], [], driver)
 
 
 def choose(images: Sequence[Image], machine: Machine, options: Options | None = None) -> Choice:
@@ -110,17 +110,17 @@ def test_a_machine_that_cannot_be_is_refused(
     gpu: str, arch: str, driver: str, problem: str
 ) -> None:
     with pytest.raises(UserError, match=problem):
-        chooser.machine_from_options(gpu, arch, driver)
+        chooser.machine_from_options([gpu], [arch] if arch else [], driver)
 
 
 def test_an_architecture_describes_a_model_that_the_table_lacks() -> None:
-    assert chooser.machine_from_options("RTX 9990", "9.0", "").archs == (Arch(9, 0),)
+    assert chooser.machine_from_options(["RTX 9990"], ["9.0"], "").archs == (Arch(9, 0),)
 
 
 def test_an_architecture_adds_nothing_to_a_model_that_the_table_has() -> None:
-    with_arch = chooser.machine_from_options("GH200", "9.0", "")
+    with_arch = chooser.machine_from_options(["GH200"], ["9.0"], "")
 
-    assert with_arch == chooser.machine_from_options("GH200", "", "")
+    assert with_arch == chooser.machine_from_options(["GH200"], [], "")
 
 
 def test_versions_of_torch_and_python_are_read() -> None:
@@ -195,13 +195,76 @@ def test_an_image_with_only_ptx_needs_a_driver_of_its_own_cuda() -> None:
 
 
 def test_a_machine_with_two_kinds_of_gpus_needs_code_for_both() -> None:
-    machine = Machine(gpus=("V100", "B200"), archs=(Arch(7, 0), Arch(10, 0)), driver="580.65")
+    machine = chooser.machine_from_options(["V100", "H100"], [], "580.65")
 
     choice = choose(IMAGES, machine)
 
     assert choice.fitting
     assert all(answer.fit == "cubin" for answer in choice.fitting)
     assert "cu130" not in choice.fitting[0].name, "CUDA 13 has dropped Volta"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "reason"),
+    [
+        (["V100", "B200"], "the one needs the proprietary kernel modules, the other the open ones"),
+        (["K80", "RTX 4090"], "branch 470 is the last of the one, 520 the first of the other"),
+    ],
+)
+def test_gpus_that_no_driver_serves_together_get_no_image(gpus: list[str], reason: str) -> None:
+    """The last --gpu alone was answered for (unslothai/unsloth#5876)."""
+    (fault,) = chooser.wrong_for_gpu(chooser.machine_from_options(gpus, [], ""))
+
+    assert fault.endswith(reason)
+
+
+def test_wsl_has_no_kernel_modules_and_windows_numbers_of_drivers() -> None:
+    v100_and_b200 = chooser.machine_from_options(["V100", "B200"], [], "581.15", wsl=True)
+
+    assert v100_and_b200.branch == 580
+    assert list(chooser.wrong_for_gpu(v100_and_b200)) == []
+    assert "kernel modules" not in "".join(choose(IMAGES, v100_and_b200).fitting[0].reasons)
+
+
+def test_a_branch_stands_for_all_its_releases() -> None:
+    """`--driver 570` was read as 570.0, which is older than CUDA 12.8's own 570.26."""
+    branch, release = machine_with("H100", "570"), machine_with("H100", "570.0")
+
+    assert branch.has_driver("570.26")
+    assert not branch.has_driver("575")
+    assert not release.has_driver("570.26")
+    assert str(branch).endswith("driver branch 570")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "archs", "cause"),
+    [
+        (["T4", "H100"], ["sm75"], "--gpu was given 2 times, --arch 1 times"),
+        (["H100", "GH200"], [], "two machines"),
+    ],
+)
+def test_gpus_that_make_no_machine_are_refused(
+    gpus: list[str], archs: list[str], cause: str
+) -> None:
+    with pytest.raises(UserError, match=cause):
+        chooser.machine_from_options(gpus, archs, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "step"),
+    [
+        ({"gpu": "RTX 5090", "driver": "550.90"}, "install driver 570 or newer"),
+        ({"gpu": "V100", "driver": "590"}, "install a driver of branch 384 to 580"),
+        ({"gpu": "H100", "driver": "450.80"}, "install driver 520 or newer"),
+        ({"gpu": "A100", "driver": "450.80"}, "update the driver to 525.60.13 or newer"),
+        ({"gpu": "GTX 780"}, "no image of the matrix has code for sm_35"),
+    ],
+)
+def test_no_answer_is_without_a_next_step(arguments: dict[str, str], step: str) -> None:
+    machine = machine_with(**arguments)
+    assert not chooser.choose(REAL_SUMMARIES, machine, Options()).fitting
+
+    assert chooser.find_next_step(REAL_SUMMARIES, machine, Options()).startswith(step)
 
 
 @pytest.mark.parametrize(
@@ -424,12 +487,9 @@ def test_a_silent_fault_that_plain_training_meets_is_named() -> None:
 def test_the_choice_is_printed_for_people_and_for_machines() -> None:
     choice = choose_for("RTX 4090", "550.90")
     best = choice.fitting[0].name
-    known = {}
-    for answer in choice.fitting:
-        get = f"docker pull r.io/i:{answer.name}"
-        known[answer.name] = chooser.Known(get=get, sentence="No run.")
+    known = chooser.Known(get=f"docker pull r.io/i:{best}", sentence="No run.")
 
-    text = "\n".join(chooser.sentences(choice, machine_with("RTX 4090", "550.90"), known))
+    text = "\n".join(chooser.sentences(choice, machine_with("RTX 4090", "550.90"), known, ""))
     data = json.loads(json.dumps(choice.as_json()))
 
     assert f"docker pull r.io/i:{best}\nNo run." in text
@@ -444,7 +504,12 @@ def test_the_choice_is_printed_for_people_and_for_machines() -> None:
         (["--gpu", "H100", "--driver", "580.65"], 0, "Take cu13"),
         (["--gpu", "H100", "--torch", "2.5"], 0, "Take cu124-torch25"),
         (["--gpu", "GTX 980"], 1, "No image fits."),
-        (["--gpu", "B200", "--profile", "axolotl", "--devel"], 1, "leave out --profile or --devel"),
+        (["--gpu", "B200", "--profile", "axolotl", "--devel"], 1, "next: leave out the options"),
+        (["--gpu", "GB200", "--driver", "570.86"], 1, "next: update the driver to 580 or newer"),
+        (["--gpu", "V100", "--gpu", "B200"], 1, "no driver serves both sm_70 (Volta)"),
+        (["--gpu", "T4", "--driver", "570", "--driver", "580"], 2, "was given twice"),
+        (["--gpu", "DGX Spark"], 0, "-arm64: "),
+        (["--gpu", "RTX 5090", "--driver", "572.16", "--wsl"], 0, "Windows driver 572.16"),
         (["--gpu", "GTX 9800"], 2, "the name of one (GeForce GTX 980"),
         (["--gpu", "H100", "--profile", "axolottl"], 2, "axolottl"),
     ],

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import jsonschema_rs
@@ -167,93 +166,3 @@ def test_lines_keep_to_their_published_schema() -> None:
 
     for text in (records.FOLDER / records.LINES).read_text().splitlines():
         validator.validate(json.loads(text))
-
-
-# --- what the runs of an image's gpu tier say -----------------------------------------------------
-
-OLD = next(line for line in LINES.values() if Tier.GPU in line.tiers and not line.experiment)
-"""A recorded run of the gpu tier. Its payload is not recorded."""
-assert OLD.date
-NEW = OLD.model_copy(
-    update={"date": OLD.date + timedelta(days=1), "gpus": ["L4", "L4"], "digest": "sha256:abc"}
-)
-EXPERIMENT = NEW.model_copy(update={"date": OLD.date + timedelta(days=2), "experiment": True})
-SINGLE_CLAIM = NEW.model_copy(
-    update={
-        "date": OLD.date + timedelta(days=2),
-        "claims": {Tier.GPU: {Status.UNPROVEN: ["step/eager"]}},
-    }
-)
-PAYLOAD = {"debian": "1", "torch": "2", "settings": "3"}
-NEW_WITH_PAYLOAD = NEW.model_copy(update={"payload": PAYLOAD})
-
-
-def result_of_new() -> str:
-    """The result of NEW without the closing bracket: `PASS on L4, 2026-11-26 (30 claims`."""
-    count = NEW.tiers[Tier.GPU]
-    return f"{count.verdict} on L4, {NEW.date:%Y-%m-%d} ({count.counts[count.verdict]} claims"
-
-
-def test_the_runs_of_a_gpu_tier_come_newest_first_without_experiments_and_single_claims() -> None:
-    assert records.gpu_runs([OLD, NEW, EXPERIMENT, SINGLE_CLAIM], OLD.image) == [NEW, OLD]
-
-
-def test_the_sentence_about_a_gpu_tier_is_about_its_newest_run() -> None:
-    assert records.gpu_sentence([NEW, OLD], {}) == (
-        f"Its gpu tier: {result_of_new()}, image ID abc; `build` says whether yours is the same)."
-    )
-
-
-def test_the_sentence_says_that_no_run_is_recorded() -> None:
-    runs_of_other_image = records.gpu_runs([OLD], "cu99-torch99")
-
-    assert records.gpu_sentence(runs_of_other_image, {}) == "No run of its gpu tier is recorded."
-
-
-def test_a_run_that_recorded_no_packages_had_those_of_the_next_newer_one() -> None:
-    newest = OLD.model_copy(update={"id": "i/newest", "packages": {}})
-    measured = OLD.model_copy(update={"id": "i/measured", "packages": {"a": "1", "b": "3"}})
-    oldest = OLD.model_copy(update={"id": "i/oldest", "packages": {}})
-    pins = {"a": "1", "b": "2", "c": "9"}
-
-    drifts = records.drift_by_run([newest, measured, oldest], pins)
-
-    assert drifts == {
-        "i/newest": "",
-        "i/measured": "b 3 where the pin is 2 now",
-        "i/oldest": "b 3 where the pin is 2 now",
-    }
-    sentence = records.gpu_sentence([measured], drifts)
-    assert ", with b 3 where the pin is 2 now, image ID" in sentence
-
-
-def test_a_run_of_the_same_image_id_is_about_the_build() -> None:
-    assert records.compare_build([NEW_WITH_PAYLOAD], NEW.digest, {}) == (
-        f"this build is, bit for bit, the image whose gpu tier got {result_of_new()})",
-        True,
-    )
-
-
-@pytest.mark.parametrize(
-    ("payload", "run"),
-    [
-        pytest.param({}, NEW_WITH_PAYLOAD, id="the build's payload is not known"),
-        pytest.param({}, OLD, id="neither payload is known"),
-        pytest.param(PAYLOAD, OLD, id="the run's payload is not known"),
-    ],
-)
-def test_without_both_payloads_no_run_is_about_another_image_id(
-    payload: dict[str, str], run: RunLine
-) -> None:
-    sentence, is_about_build = records.compare_build([run], "sha256:mine", payload)
-
-    assert not is_about_build
-    assert "has another ID than" in sentence
-    assert "are not known" in sentence
-
-
-def test_without_a_run_none_is_about_the_build() -> None:
-    sentence, is_about_build = records.compare_build([], "sha256:mine", PAYLOAD)
-
-    assert not is_about_build
-    assert sentence == "no run of its gpu tier is recorded, of any build"

@@ -26,8 +26,9 @@ from images.publish.statements import TEST_RESULT
 from images.registry.client import Registry
 from images.registry.reference import Repository
 from images.site import choosing, index, inputs, pages, runs
-from images.site.index import ImageRow, Index, Validation, dumps
+from images.site.index import ImageRow, Index, dumps
 from images.site.inputs import SiteInputs, make_index
+from images.site.status import Validation
 from images.validation.rows import tier_counts
 from tests.support import debian_tools
 from tests.support import site_samples as samples
@@ -165,7 +166,7 @@ def test_the_schema_allows_no_further_field() -> None:
     ("name", "validation"),
     [
         (VALIDATED, Validation.VALIDATED),
-        (STALE, Validation.VALIDATED),
+        (STALE, Validation.STALE),
         (UNDATED, Validation.VALIDATED),
         (FAILING, Validation.FAILED),
         (PARTLY, Validation.PARTLY),
@@ -241,7 +242,8 @@ def test_an_image_did_not_pass_on_a_gpu_with_other_versions_than_its_pins() -> N
     image = index_row(NEVER, samples.inputs_with(runs=[run_of_older_pins]))
 
     assert not image.passed_on
-    assert image.sentence.startswith("Validated with torch 2.0 where the pin is 2.15.0 now")
+    assert image.moved == "torch 2.0 where the pin is 2.15.0 now"
+    assert "; stale: torch 2.0 where" in image.status
 
 
 REQUIRED = samples.claim(Tier.STATIC)
@@ -267,25 +269,17 @@ def test_only_required_claims_decide_the_verdict_of_a_tier(
 # --- old runs -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [STALE, UNDATED])
-def test_an_old_or_undated_verdict_is_shown_as_stale(name: str) -> None:
-    row = table_row(name)
+def test_a_verdict_whose_layers_have_moved_is_shown_as_stale() -> None:
+    row = table_row(STALE)
 
-    assert "validated, stale" in row
+    assert '<span class="word">stale</span>' in row
     static_cpu_and_gpu = 3
     assert row.count('<span class="note">stale') == static_cpu_and_gpu
 
 
-def test_a_new_verdict_is_not_stale() -> None:
-    assert "stale" not in table_row(VALIDATED)
-
-
-def test_a_verdict_of_14_days_is_not_yet_stale() -> None:
-    last_day = date(2026, 11, 20)
-
-    files = pages.render_files(samples.inputs_with(today=last_day))
-
-    assert "stale" not in table_row(STALE, files["index.html"].decode())
+@pytest.mark.parametrize("name", [VALIDATED, UNDATED])
+def test_a_verdict_of_todays_layers_is_not_stale(name: str) -> None:
+    assert "stale" not in table_row(name)
 
 
 def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> None:
@@ -360,7 +354,7 @@ def test_the_runs_that_decide_the_validation_are_shown_however_old() -> None:
     assert image.validation is Validation.VALIDATED
     assert image.validated_on == first_day
     assert [run.date for run in image.runs if run.current] == [first_day] * len(claims)
-    assert image.sentence.startswith("Validated: ")
+    assert image.status.startswith("Its tiers: static passed the 1 claims")
     newest = image.newest(Tier.GPU, "H100")
     assert newest and newest.current
 
@@ -383,7 +377,7 @@ def claim_of_today(check: str, subject: str, tier: Tier, *, required: bool = Tru
 JUDGED_CLAIMS = [
     claim_of_today("pins", "torch", Tier.STATIC),
     claim_of_today("imports", "torch", Tier.CPU),
-    claim_of_today("numerics", "device", Tier.GPU),
+    claim_of_today("device", "visible", Tier.GPU),
 ]
 NEWER_CLAIMS = [
     claim_of_today("cpu-examples", "", Tier.CPU),
@@ -398,48 +392,44 @@ def test_an_image_whose_runs_judged_every_claim_of_today_is_validated() -> None:
     assert image.validation is Validation.VALIDATED
 
 
-def test_a_tier_with_a_claim_that_was_never_run_is_unproven() -> None:
+def test_a_claim_that_is_newer_than_the_run_changes_no_verdict() -> None:
     site_inputs = samples.inputs_with(claims={VALIDATED: [*JUDGED_CLAIMS, *NEWER_CLAIMS]})
 
     image = index_row(VALIDATED, site_inputs)
 
     cpu, static = image.newest(Tier.CPU), image.newest(Tier.STATIC)
     assert cpu and static
-    assert (cpu.verdict, cpu.never_run, cpu.standing) == (Status.PASS, 1, Status.UNPROVEN)
-    assert (static.never_run, static.standing) == (0, Status.PASS)
-    is_in_gate = Tier.CPU in site_inputs.sources.matrix.gate
-    assert image.validation is (Validation.PARTLY if is_in_gate else Validation.VALIDATED)
+    assert (cpu.verdict, cpu.newer) == (Status.PASS, 1)
+    assert static.newer == 0
+    assert image.validation is Validation.VALIDATED
 
 
-def test_a_page_names_the_claims_that_were_never_run() -> None:
+def test_a_page_names_the_claims_that_are_newer_than_its_runs() -> None:
     site_inputs = samples.inputs_with(claims={VALIDATED: [*JUDGED_CLAIMS, *NEWER_CLAIMS]})
     image = index_row(VALIDATED, site_inputs)
 
     files = pages.render_files(site_inputs)
 
     page, front_page = files[image.page].decode(), files["index.html"].decode()
-    assert "cpu PASS but for 1 claims never run" in image.sentence
-    assert "Claims of the cpu tier that were never run: cpu-examples/." in page
+    assert "cpu passed the 1 claims of that run, 2026-11-20; 1 claim is newer" in image.status
+    assert "Claims of the cpu tier that are newer than its runs: cpu-examples/." in page
     assert "instructions/optional" not in page
-    assert "1 never run" in front_page
+    assert '<span class="note">1 newer</span>' in front_page
 
 
-def test_without_new_claims_the_front_page_says_of_none_that_it_was_never_run() -> None:
-    legend = "or was never run"
-    front_page = html_of_samples()["index.html"]
-
-    assert "never run" not in front_page.replace(legend, "")
+def test_without_new_claims_the_front_page_says_of_none_that_it_is_newer() -> None:
+    assert '<span class="note">1 newer</span>' not in html_of_samples()["index.html"]
 
 
 @pytest.mark.parametrize(
-    ("claims", "never_run"),
+    ("claims", "newer"),
     [
         pytest.param(JUDGED_CLAIMS, 0, id="as many as were judged"),
         pytest.param([*JUDGED_CLAIMS, *NEWER_CLAIMS], 1, id="one more"),
     ],
 )
 def test_the_claims_of_a_nightly_run_are_counted_because_they_have_no_names(
-    claims: list[Claim], never_run: int
+    claims: list[Claim], newer: int
 ) -> None:
     nightly_run = replace(samples.run(VALIDATED), claims=())
 
@@ -448,7 +438,7 @@ def test_the_claims_of_a_nightly_run_are_counted_because_they_have_no_names(
     )
 
     cpu = image.newest(Tier.CPU)
-    assert cpu and cpu.never_run == never_run
+    assert cpu and cpu.newer == newer
 
 
 # --- GPUs, nightly runs, locks --------------------------------------------------------------------
@@ -530,7 +520,7 @@ def test_the_totals_of_the_front_page_add_up() -> None:
     front_page = html_of_samples()["index.html"]
     totals = re.findall(r"<li><b>(\d+)</b> [^<]*</li>", front_page)
 
-    images, validated, stale, partly, failed, never, unlocked, _refused = map(int, totals)
+    images, validated, partly, stale, failed, never, unlocked, _refused = map(int, totals)
 
     assert images == len(index_of_samples().images)
     assert validated + stale + partly + failed + never == images
@@ -643,13 +633,15 @@ def test_the_choose_page_has_the_answers_of_the_command_line(gpu: str) -> None:
     images = index_of_samples().images
     profiles = (None, "axolotl")
     model, _facts = chooser.find_model(gpu)
-    machine = chooser.machine_from_options(gpu, "", "")
+    machine = chooser.machine_from_options([gpu], [], "")
 
     table = table_of(model, choosing.gpu_tables(images, profiles))
 
     for drivers, answers in table.rows:
         # The oldest driver of the range: `550.54 or newer, ...`, `older than 450`.
-        driver = "1" if drivers.startswith("older") else drivers.split()[0]
+        driver = "1.0" if drivers.startswith("older") else drivers.split()[0]
+        # `570 or newer` begins with the first release of the branch.
+        driver = driver if "." in driver else f"{driver}.0"
         for profile, name in zip(profiles, answers.images, strict=True):
             choice = chooser.choose(
                 images, replace(machine, driver=driver), chooser.Options(profile=profile)

@@ -1,0 +1,474 @@
+"""The status of an image: what its recorded validation runs prove of it today. One definition.
+
+`choose`, `plan`, `build`, the site, the README and the table of images all show it. It reads: its
+gpu tier *passed the 64 claims of that run on H200, 2026-11-27; 3 claims are newer*.
+
+- A run counts by its verdict, on that GPU and that day. Claims that were written later are counted
+  as newer ones. They do not turn a PASS into anything else.
+- A run whose layers have moved since is *stale*: it measured other packages than those that are
+  pinned today, or other layers than builds of today give (locks/layers.json). A stale run proves
+  nothing about the image of today.
+
+Pure: nothing is read here.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from images.engine.configuration import SETTINGS, SUITE
+from images.locking import layer_record
+from images.locking.layer_record import LayerRecord
+from images.planning import chooser
+from images.site.runs import Run, newest_first
+from images.validation.rows import Row
+from validate.claims import Claim, Tier
+from validate.judging import Status, listed
+
+_GPU_TIERS = (Tier.GPU, Tier.MULTIGPU)
+
+
+class Validation(StrEnum):
+    """Whether an image is validated, by its runs."""
+
+    VALIDATED = "validated"
+    """The newest run of every tier of the gate is PASS, none is stale, and nothing failed."""
+    PARTLY = "partly"
+    """A tier is PASS, nothing failed, and a tier of the gate was not validated or is UNPROVEN."""
+    STALE = "stale"
+    """It was validated, or partly, with layers that have moved since."""
+    FAILED = "failed"
+    """A required claim failed."""
+    NEVER = "never"
+    """No run of this image was recorded, or no tier of it is PASS."""
+
+
+class TierRun(Row):
+    """One tier of an image, validated once."""
+
+    tier: Tier
+    gpus: str
+    """`H100`, `2 x H200`; empty for the tiers without GPU."""
+    verdict: Status
+    """FAIL if a required claim failed; PASS only if there are required claims and every one
+    passed; else UNPROVEN."""
+    counts: dict[Status, int]
+    """Claims by verdict, those that are not required among them."""
+    newer: Annotated[int, Field(ge=0)] = 0
+    """Required claims that the matrix makes of this tier today and this run did not judge."""
+    date: date | None
+    """The day it was measured, UTC; null: not known."""
+    digest: str
+    """The image that was measured. The verdict holds for images with these layers."""
+    current: bool
+    """It measured the image's `digest`, or an image with the same layers. Where the layers are not
+    recorded and no tag names the image, also an image that is not known to have others."""
+    layers_recorded: bool = True
+    """Its layers are recorded, so that a build can be compared with it."""
+    moved: str = ""
+    """What has moved since: `transformers 4.57.6 where the pin is 4.50.3 now`. Empty: nothing that
+    is known. The run is stale if it is not empty."""
+    source: str
+    """Line of runs.jsonl, file of nightly runs, or published image that it was read from."""
+
+    @property
+    def is_pass(self) -> bool:
+        """Return whether it passed, with layers that have not moved."""
+        return self.verdict is Status.PASS and not self.moved
+
+    @property
+    def phrase(self) -> str:
+        """Return what it proved: `passed the 64 claims of that run on H200, 2026-11-27`.
+
+        Newer claims and layers that moved are added. Known faults, which are no failure, are
+        counted beside the claims that passed.
+        """
+        day = f", {self.date}" if self.date else ", day not recorded"
+        on_gpus = f" on {self.gpus}" if self.gpus else ""
+        total = sum(self.counts.values())
+        if self.verdict is Status.PASS:
+            known = self.counts.get(Status.KNOWN, 0)
+            and_known = f" and showed {known} known silent faults" if known else ""
+            text = f"passed the {self.counts.get(Status.PASS, 0)} claims of that run{and_known}"
+        elif self.verdict is Status.FAIL:
+            text = f"failed {self.counts.get(Status.FAIL, 0)} of the {total} claims of that run"
+        else:
+            unproven = self.counts.get(Status.UNPROVEN, 0)
+            text = f"left {unproven} of the {total} claims of that run unproven"
+
+        newer = ""
+        if self.newer:
+            newer = f"; {self.newer} {'claims are' if self.newer > 1 else 'claim is'} newer"
+        layers = "" if self.layers_recorded else "; its layers are not recorded"
+        stale = f"; stale: {self.moved}" if self.moved else ""
+        return f"{text}{on_gpus}{day}{newer}{layers}{stale}"
+
+
+@dataclass(frozen=True)
+class ImageStatus:
+    """What the recorded runs of an image prove of it today."""
+
+    digest: str
+    """The image whose runs count: what the tag names, else what was measured last. Empty: none."""
+    runs: tuple[TierRun, ...]
+    """Every tier of every run, newest first."""
+
+    @property
+    def deciding(self) -> list[TierRun]:
+        """Return the newest run of each tier and GPU, of the current layers."""
+        return deciding_runs(self.runs)
+
+    @property
+    def moved(self) -> str:
+        """Return what has moved since the newest run; empty: nothing that is known."""
+        for run in self.deciding:
+            if run.moved:
+                return run.moved
+        return ""
+
+    @property
+    def passed_on(self) -> list[str]:
+        """Return the GPU models on which its gpu tier passed, with layers that have not moved."""
+        return [run.gpus for run in self.deciding if run.tier is Tier.GPU and run.is_pass]
+
+    def validation(self, gate: Sequence[Tier]) -> tuple[Validation, date | None]:
+        """Return whether the image is validated, and the day of its oldest tier of the gate.
+
+        None: it is not validated, or the runs of a tier have no date. `gate`: the tiers that must
+        pass.
+        """
+        runs = self.deciding
+        if any(run.verdict is Status.FAIL and not run.moved for run in runs):
+            return Validation.FAILED, None
+
+        passed_tiers = {run.tier for run in runs if run.is_pass}
+        if gate and passed_tiers >= set(gate):
+            days = []
+            for tier in gate:
+                days_of_tier = [run.date for run in runs if run.tier is tier and run.date]
+                if not days_of_tier:
+                    return Validation.VALIDATED, None
+                # A tier may have runs on several GPUs: the newest one counts.
+                days.append(max(days_of_tier))
+            return Validation.VALIDATED, min(days)
+
+        if passed_tiers:
+            return Validation.PARTLY, None
+        if any(run.verdict is Status.PASS for run in runs):
+            return Validation.STALE, None
+        return Validation.NEVER, None
+
+    def gpu_sentence(self, models: Collection[str] = (), archs: str = "") -> str:
+        """Return a sentence about its gpu tier, for the GPUs of a machine if there are any.
+
+        `models`: the machine's, as gpu_models.yaml has them; `archs`: their architectures in words.
+        Runs on these models count first. Where there is none, the sentence says so, and then what
+        was proved on other GPUs.
+        """
+        gpu_runs = [run for run in self.deciding if run.tier is Tier.GPU]
+        if not gpu_runs:
+            return "No run of its gpu tier is recorded, on any GPU."
+        here = [run for run in gpu_runs if set(models) <= set(run.gpus.split(", "))]
+        if here or not models:
+            run = (here or gpu_runs)[0]
+            return f"Its gpu tier {run.phrase} ({_image_id(run)})."
+        run = gpu_runs[0]
+        return (
+            f"Its gpu tier has not run on {listed(list(models))} ({archs}). "
+            f"It {run.phrase} ({_image_id(run)})."
+        )
+
+    @property
+    def sentence(self) -> str:
+        """Return what every tier proved, as one sentence: `Its static tier passed ...`."""
+        tiers = list(Tier)
+        runs = sorted(self.deciding, key=lambda run: (tiers.index(run.tier), run.gpus))
+        if not runs:
+            return "Not validated: no run of this image was recorded."
+        phrases = [f"{run.tier} {run.phrase}" for run in runs]
+        no_gpu = "" if any(run.tier is Tier.GPU for run in runs) else "; not validated on a GPU"
+        return f"Its tiers: {'; '.join(phrases)}{no_gpu}."
+
+
+def _image_id(run: TierRun) -> str:
+    """Return `image ID 8cd341f51eb9`, the start of the digest that a run measured."""
+    return f"image ID {run.digest.removeprefix('sha256:')[:12]}"
+
+
+def image_status(
+    runs: Iterable[Run],
+    *,
+    pins: Mapping[str, str],
+    layers: Mapping[str, Collection[str]],
+    claims: Sequence[Claim] = (),
+    tag: str = "",
+) -> ImageStatus:
+    """Return the status of an image, of these recorded runs of it.
+
+    `pins`: package -> version today. `layers`: layer -> the digests by which builds of today are
+    known; empty: not recorded. `claims`: what the matrix claims of the image today. `tag`: the
+    digest that its tag names in a registry. People pull that very image then, whatever the pins and
+    layers are today. Empty: people build it.
+    """
+    ordered = newest_first(runs)
+    reference = _reference_run(ordered, tag)
+    digest = tag or (reference.digest if reference else "")
+
+    tier_runs: list[TierRun] = []
+    newest_packages: Mapping[str, str] = {}
+    for run in ordered:
+        # A run that recorded no packages is taken to have had those of the next newer one.
+        newest_packages = run.packages or newest_packages
+        moved = "" if tag else describe_moves(newest_packages, run.payload, pins, layers)
+        is_current = _is_current(run, reference, digest, tag)
+        tier_runs += _tier_runs(run, ordered, claims, moved, is_current=is_current)
+    return ImageStatus(digest, tuple(tier_runs))
+
+
+def _is_current(run: Run, reference: Run | None, digest: str, tag: str) -> bool:
+    """Return whether a run counts for an image: see TierRun.current.
+
+    `reference`: the newest run of the image's `digest`; None: there is none. `tag`: the digest that
+    a tag names; empty: people build the image.
+    """
+    if not run.digest:
+        return False
+    if run.digest == digest:
+        return True
+    if reference and run.payload and reference.payload:
+        return run.payload == reference.payload
+    return not tag
+
+
+def layers_of_today(record: LayerRecord, image: str) -> dict[str, frozenset[str]]:
+    """Return the digests by which the layers of today's builds of an image are known, by layer.
+
+    They are those of the recipe of this image that was built last. Empty if the record has none.
+    The settings are among them. `record`: of locks/layers.json.
+    """
+    newest: tuple[str, str] | None = None
+    for recipe, layer in record.items():
+        # Each recipe of an image has one row of settings, which only builds of this image gave.
+        if layer.layer == SETTINGS and {build.image for build in layer.builds} == {image}:
+            day = max(build.date for build in layer.builds)
+            newest = max(newest or (day, recipe), (day, recipe))
+    if newest is None:
+        return {}
+    _, recipe = newest
+    layers = layer_record.layers_of(record, recipe, image)
+    return {row.layer: frozenset((row.diff_id, *row.written_as)) for row in layers.values()}
+
+
+def _reference_run(runs: Sequence[Run], tag: str) -> Run | None:
+    """Return the newest run of the tag's digest, or, without a tag, of any digest."""
+    for run in runs:
+        if run.digest and tag in ("", run.digest):
+            return run
+    return None
+
+
+def describe_moves(
+    packages: Mapping[str, str],
+    payload: Mapping[str, str],
+    pins: Mapping[str, str],
+    layers: Mapping[str, Collection[str]],
+) -> str:
+    """Return how an image that was measured differs from today's; empty if nothing is known to.
+
+    `packages`: name -> version, as they were measured, and `payload`: layer -> digest. The others
+    are today's: see `image_status`. It reads `transformers 4.57.6 where the pin is 4.50.3 now`, or
+    `the layers torch, light moved`. A pinned package that was not measured is no difference.
+    """
+    differences = []
+    for name, pinned_version in sorted(pins.items()):
+        version = packages.get(name)
+        if version is not None and version != pinned_version:
+            differences.append(f"{name} {version} where the pin is {pinned_version} now")
+    if differences:
+        return listed(differences)
+
+    moved = []
+    for name, digests in layers.items():
+        if name in payload and payload[name] not in digests:
+            moved.append(name)
+    if not moved:
+        return ""
+    return f"the layer{'s' * (len(moved) > 1)} {listed(moved)} moved"
+
+
+def _tier_runs(
+    run: Run, others: Sequence[Run], claims: Sequence[Claim], moved: str, *, is_current: bool
+) -> Iterator[TierRun]:
+    """Yield the status of each tier of a run.
+
+    A tier is a group of claims. Those that need a GPU are left out where the run had none, and
+    those of which only a part was run without a failure. `others`: all runs of the image. `moved`
+    and `claims`: see TierRun and `image_status`.
+    """
+    for tier, tier_count in run.tiers.items():
+        if tier in _GPU_TIERS and not run.gpus:
+            continue
+        if tier_count.verdict is not Status.FAIL and _is_part_of_tier(run, tier, others):
+            continue
+        if run.claims:
+            newer = len(unjudged_claims((run,), tier, claims))
+        else:
+            # Nightly runs do not record the names of claims that passed: compare the numbers.
+            required = [claim for claim in claims if claim.tier is tier and claim.required]
+            judged_count = sum(tier_count.counts.values())
+            newer = max(0, len(required) - judged_count)
+        yield TierRun(
+            tier=tier,
+            gpus=describe_gpus(tier, run.gpus),
+            verdict=tier_count.verdict,
+            # Verdict -> number of claims.
+            counts=tier_count.counts,
+            newer=newer,
+            date=run.date,
+            digest=run.digest,
+            current=is_current,
+            layers_recorded=bool(run.payload),
+            moved=moved,
+            source=run.source,
+        )
+
+
+def _is_part_of_tier(run: Run, tier: Tier, others: Sequence[Run]) -> bool:
+    """Return whether a run judged only some claims of a tier, such as those about speed.
+
+    It did if another run of the same layers judged more than twice as many: over time claims are
+    added and removed, but never so many at once.
+    """
+    judged = {claim.key for claim in run.claims if claim.tier is tier}
+    if not judged:
+        return False
+    # Every run of the whole gpu tier judges `device`. A run of single claims (`validate --claim`)
+    # need not.
+    if tier is Tier.GPU and not any(key.startswith("device/") for key in judged):
+        return True
+    for other in others:
+        has_layers = run.digest == other.digest or (run.payload and run.payload == other.payload)
+        judged_by_other = {claim.key for claim in other.claims if claim.tier is tier}
+        if has_layers and len(judged_by_other) > 2 * len(judged):
+            return True
+    return False
+
+
+def unjudged_claims(runs: Sequence[Run], tier: Tier, claims: Sequence[Claim]) -> list[str]:
+    """Return the names (`CHECK/SUBJECT`) of required claims that none of these runs judged.
+
+    `claims` are all claims of an image, and `runs` are recorded validation runs of it. Only claims
+    of this tier (`static`, `cpu`, `gpu` or `multigpu`) are looked at. A claim was judged whatever
+    its verdict was.
+    """
+    judged: set[str] = set()
+    for run in runs:
+        judged.update(claim.key for claim in run.claims)
+    required = [claim for claim in claims if claim.tier is tier and claim.required]
+    return [claim.key for claim in required if claim.key not in judged]
+
+
+def describe_gpus(tier: Tier, names: Sequence[str]) -> str:
+    """Return the GPUs of a tier's run: `H100` for tier gpu, `2 x H200` for tier multigpu.
+
+    A tier is a group of claims. Empty for tiers that need no GPU. `names`: as the driver has them
+    (`NVIDIA H100 80GB HBM3`), one for each GPU.
+    """
+    if tier not in _GPU_TIERS:
+        return ""
+    models = Counter(chooser.model_of(name) for name in names)
+    # The gpu tier runs on each GPU by itself, so their number does not matter.
+    if tier is Tier.GPU:
+        return ", ".join(sorted(models))
+    return ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
+
+
+def deciding_runs(runs: Iterable[TierRun]) -> list[TierRun]:
+    """Return the newest run of each tier and GPU, of the current layers.
+
+    They decide whether the image is validated. `runs`: of one image, newest first.
+    """
+    newest: dict[tuple[Tier, str], TierRun] = {}
+    for run in runs:
+        if run.current:
+            newest.setdefault((run.tier, run.gpus), run)
+    return list(newest.values())
+
+
+def compare_build(
+    runs: Iterable[Run], image_id: str, payload: Mapping[str, str]
+) -> tuple[str, bool]:
+    """Say whether a new build of an image is the same as one that was validated on a GPU.
+
+    Returns a sentence, and whether a recorded run is about this build: it measured an image of the
+    same ID, or one with the same layers and settings. `runs` are the recorded runs of the image.
+    `payload` has the layers and settings of the build; empty: not known.
+    """
+    gpu_runs = list(_gpu_runs(newest_first(runs)))
+    if not gpu_runs:
+        return "no run of its gpu tier is recorded, of any build", False
+
+    # An equal ID says more than equal layers, so look for it in every run first.
+    for run, tier_run in gpu_runs:
+        if image_id == run.digest:
+            same = f"this build is, bit for bit, the image whose gpu tier {tier_run.phrase}"
+            return same, True
+
+    # An empty payload is not known, so it equals no other, not even an empty one.
+    for run, tier_run in gpu_runs:
+        if payload and payload == run.payload:
+            same = f"the layers and settings of the image whose gpu tier {tier_run.phrase}"
+            other = (
+                "its other ID comes of our suite, labels, history, or how the engine writes tars"
+            )
+            return f"this build has, bit for bit, {same}; {other}", True
+    return _difference_from_runs(gpu_runs, payload), False
+
+
+def _gpu_runs(runs: Sequence[Run]) -> Iterator[tuple[Run, TierRun]]:
+    """Yield each run of the gpu tier, in the same order, and the status of this tier.
+
+    `runs`: all of an image, newest first.
+    """
+    for run in runs:
+        for tier_run in _tier_runs(run, runs, (), "", is_current=False):
+            if tier_run.tier is Tier.GPU:
+                yield run, tier_run
+
+
+def _difference_from_runs(
+    gpu_runs: Sequence[tuple[Run, TierRun]], payload: Mapping[str, str]
+) -> str:
+    """Return a sentence on how a build differs from the newest run whose payload is recorded.
+
+    A payload is what an image has: name -> digest, of its layers and settings. Where that of the
+    build or of every run is not known, the sentence says so. `payload`: of the build; empty: not
+    known. `gpu_runs`: recorded runs of the image on GPUs, newest first, at least one.
+    """
+    with_payload = [pair for pair in gpu_runs if pair[0].payload]
+    run, tier_run = with_payload[0] if with_payload else gpu_runs[0]
+    if not payload or not run.payload:
+        which = "that one" if payload else "this build"
+        return (
+            f"this build has another ID than the image whose gpu tier {tier_run.phrase}, "
+            f"and the layers of {which} are not known: no recorded run is about it"
+        )
+
+    differing = []
+    for name in {**payload, **run.payload}:
+        if payload.get(name) != run.payload.get(name):
+            differing.append(name)
+    advice = ""
+    if differing == [SUITE]:
+        # A payload has the suite's layer only where nobody could read whether anything else is in
+        # it. Reading the layers of some engines takes root.
+        advice = "; root on the engine's machine can read whether it holds our suite alone"
+    return (
+        f"this build differs in {listed(differing)} from the image whose gpu tier "
+        f"{tier_run.phrase}: no recorded run is about it{advice}"
+    )
