@@ -638,7 +638,11 @@ def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Op
                 Options() if "options" in chosen else options,
             ).fitting
             if fitting:
-                return "; ".join(_steps_to(fitting[0], chosen, machine))
+                best = fitting[0]
+                # An update is the smaller, the older the driver that is enough.
+                if "driver" in chosen:
+                    best = min(fitting, key=lambda fits: version_of(_needed_driver(fits)))
+                return "; ".join(_steps_to(best, chosen, machine))
 
     archs = ", ".join(str(arch) for arch in machine.archs)
     return (
@@ -663,6 +667,11 @@ def _without_lock(image: ImageSummary) -> ImageSummary:
     return image.model_copy(update={"blocked": ""})
 
 
+def _needed_driver(fits: Answer) -> str:
+    """Return the oldest driver with which an image runs on the GPUs that it was answered for."""
+    return fits.image.native_driver if fits.fit == "ptx" else fits.image.min_driver
+
+
 def _steps_to(best: Answer, changes: Collection[str], machine: Machine) -> Iterator[str]:
     """Yield what a person does so that an image fits a machine.
 
@@ -672,9 +681,8 @@ def _steps_to(best: Answer, changes: Collection[str], machine: Machine) -> Itera
     if "options" in changes:
         yield f"leave out the options that describe the image: {image.name} fits then"
     if "driver" in changes:
-        needed = image.native_driver if best.fit == "ptx" else image.min_driver
         of_windows = " of Windows" if machine.wsl else ""
-        yield f"update the driver{of_windows} to {needed} or newer, for {image.name}"
+        yield f"update the driver{of_windows} to {_needed_driver(best)} or newer, for {image.name}"
     if "lock" in changes:
         lock = command("lock", image.name)
         yield f"`{lock}` on a machine that reaches its package index, then build {image.name}"

@@ -106,11 +106,12 @@ def _driver_bounds(images: Sequence[ImageSummary]) -> list[str]:
     for image in images:
         bounds |= {image.min_driver, image.native_driver}
     for branches in chooser.drivers().values():
-        # The first release of a branch: a number without one would mean all its releases.
-        bounds.add(f"{branches.first}.0")
+        bounds.add(str(branches.first))
         if branches.last is not None:
-            bounds.add(f"{branches.last + 1}.0")
-    return sorted(bounds, key=chooser.version_of)
+            bounds.add(str(branches.last + 1))
+    # A branch alone, such as 580, would stand for all its releases: a range begins with the first.
+    releases = {bound if "." in bound else f"{bound}.0" for bound in bounds}
+    return sorted(releases, key=chooser.version_of)
 
 
 def _range_text(lower: str, upper: str) -> str:

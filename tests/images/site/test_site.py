@@ -25,7 +25,7 @@ from images.planning.plan import Planned
 from images.publish.statements import TEST_RESULT
 from images.registry.client import Registry
 from images.registry.reference import Repository
-from images.site import choosing, index, inputs, pages, runs
+from images.site import choosing, index, pages, runs, status
 from images.site.index import ImageRow, Index, dumps
 from images.site.inputs import SiteInputs, make_index
 from images.site.status import Validation
@@ -411,7 +411,7 @@ def test_a_page_names_the_claims_that_are_newer_than_its_runs() -> None:
     files = pages.render_files(site_inputs)
 
     page, front_page = files[image.page].decode(), files["index.html"].decode()
-    assert "cpu passed the 1 claims of that run, 2026-11-20; 1 claim is newer" in image.status
+    assert "cpu passed the 1 claims of that run, 2026-11-21; 1 claim is newer" in image.status
     assert "Claims of the cpu tier that are newer than its runs: cpu-examples/." in page
     assert "instructions/optional" not in page
     assert '<span class="note">1 newer</span>' in front_page
@@ -459,7 +459,7 @@ def test_without_runs_the_gpu_tier_has_one_column_without_a_name() -> None:
 def test_an_unknown_gpu_keeps_the_name_that_its_driver_gives_it() -> None:
     name = "NVIDIA Something New"
 
-    assert inputs.describe_gpus(Tier.GPU, [name]) == name
+    assert status.describe_gpus(Tier.GPU, [name]) == name
 
 
 def test_a_control_job_is_a_run_of_the_image_and_a_canary_is_not() -> None:
