@@ -46,10 +46,12 @@ class VerbCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return the arguments that are left, as click does; raise UserError for a second value."""
         options = [param for param in self.params if isinstance(param, TyperOption)]
-        twice = _find_repeated_option(options, args)
-        if twice:
-            raise wrong(twice, "this option has one value, and was given twice", "give it once")
+        repeated = _find_repeated_option(options, args)
+        if repeated:
+            cause = "this option has one value, and was given twice"
+            raise wrong(repeated, cause, "give it once")
         return super().parse_args(ctx, args)
 
 

@@ -88,25 +88,32 @@ class TierRun(Row):
         Newer claims and layers that moved are added. Known faults, which are no failure, are
         counted beside the claims that passed.
         """
-        day = f", {self.date}" if self.date else ", day not recorded"
         on_gpus = f" on {self.gpus}" if self.gpus else ""
-        total = sum(self.counts.values())
-        if self.verdict is Status.PASS:
-            known = self.counts.get(Status.KNOWN, 0)
-            and_known = f" and showed {known} known silent faults" if known else ""
-            text = f"passed the {self.counts.get(Status.PASS, 0)} claims of that run{and_known}"
-        elif self.verdict is Status.FAIL:
-            text = f"failed {self.counts.get(Status.FAIL, 0)} of the {total} claims of that run"
-        else:
-            unproven = self.counts.get(Status.UNPROVEN, 0)
-            text = f"left {unproven} of the {total} claims of that run unproven"
+        day = f"{self.date}" if self.date else "day not recorded"
+        parts = [f"{self._result}{on_gpus}, {day}"]
+        if self.newer == 1:
+            parts.append("1 claim is newer")
+        elif self.newer:
+            parts.append(f"{self.newer} claims are newer")
+        if not self.layers_recorded:
+            parts.append("its layers are not recorded")
+        if self.moved:
+            parts.append(f"stale: {self.moved}")
+        return "; ".join(parts)
 
-        newer = ""
-        if self.newer:
-            newer = f"; {self.newer} {'claims are' if self.newer > 1 else 'claim is'} newer"
-        layers = "" if self.layers_recorded else "; its layers are not recorded"
-        stale = f"; stale: {self.moved}" if self.moved else ""
-        return f"{text}{on_gpus}{day}{newer}{layers}{stale}"
+    @property
+    def _result(self) -> str:
+        """Return the verdict with its numbers: `passed the 64 claims of that run`."""
+        number = self.counts.get(self.verdict, 0)
+        total = sum(self.counts.values())
+        if self.verdict is Status.FAIL:
+            return f"failed {number} of the {total} claims of that run"
+        if self.verdict is Status.UNPROVEN:
+            return f"left {number} of the {total} claims of that run unproven"
+
+        known = self.counts.get(Status.KNOWN, 0)
+        and_known = f" and showed {known} known silent faults" if known else ""
+        return f"passed the {number} claims of that run{and_known}"
 
 
 @dataclass(frozen=True)
@@ -186,13 +193,18 @@ class ImageStatus:
     @property
     def sentence(self) -> str:
         """Return what every tier proved, as one sentence: `Its static tier passed ...`."""
-        tiers = list(Tier)
-        runs = sorted(self.deciding, key=lambda run: (tiers.index(run.tier), run.gpus))
-        if not runs:
+        if not self.deciding:
             return "Not validated: no run of this image was recorded."
-        phrases = [f"{run.tier} {run.phrase}" for run in runs]
-        no_gpu = "" if any(run.tier is Tier.GPU for run in runs) else "; not validated on a GPU"
-        return f"Its tiers: {'; '.join(phrases)}{no_gpu}."
+
+        phrases = []
+        for tier in Tier:
+            runs_of_tier = [run for run in self.deciding if run.tier is tier]
+            runs_of_tier.sort(key=lambda run: run.gpus)
+            for run in runs_of_tier:
+                phrases.append(f"{tier} {run.phrase}")
+            if tier is Tier.GPU and not runs_of_tier:
+                phrases.append("not validated on a GPU")
+        return f"Its tiers: {'; '.join(phrases)}."
 
 
 def _image_id(run: TierRun) -> str:
@@ -251,17 +263,21 @@ def layers_of_today(record: LayerRecord, image: str) -> dict[str, frozenset[str]
     They are those of the recipe of this image that was built last. Empty if the record has none.
     The settings are among them. `record`: of locks/layers.json.
     """
-    newest: tuple[str, str] | None = None
+    # Recipe of the image -> the day of its last build. Each has one row of settings, which only
+    # builds of this image gave.
+    last_builds: dict[str, str] = {}
     for recipe, layer in record.items():
-        # Each recipe of an image has one row of settings, which only builds of this image gave.
-        if layer.layer == SETTINGS and {build.image for build in layer.builds} == {image}:
-            day = max(build.date for build in layer.builds)
-            newest = max(newest or (day, recipe), (day, recipe))
-    if newest is None:
+        images_of_layer = {build.image for build in layer.builds}
+        if layer.layer == SETTINGS and images_of_layer == {image}:
+            last_builds[recipe] = max(build.date for build in layer.builds)
+    if not last_builds:
         return {}
-    _, recipe = newest
-    layers = layer_record.layers_of(record, recipe, image)
-    return {row.layer: frozenset((row.diff_id, *row.written_as)) for row in layers.values()}
+
+    newest_recipe = max(last_builds, key=lambda recipe: (last_builds[recipe], recipe))
+    digests = {}
+    for layer in layer_record.layers_of(record, newest_recipe, image).values():
+        digests[layer.layer] = frozenset((layer.diff_id, *layer.written_as))
+    return digests
 
 
 def _reference_run(runs: Sequence[Run], tag: str) -> Run | None:
