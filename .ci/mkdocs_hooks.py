@@ -6,6 +6,7 @@ a link to a document leads to its page, and a link to any other file to a page t
 
 from __future__ import annotations
 
+import itertools
 import json
 import os.path
 import posixpath
@@ -34,6 +35,9 @@ list of their files."""
 SOURCES = "source/"
 """Where pages lie that show a file."""
 _LINK = re.compile(r"(?P<before>\]\()(?P<target>[^)\s#]+)(?P<rest>#[^)\s]*)?(?P<after>\))")
+_TABLE = re.compile("<table>.*?</table>", re.DOTALL)
+_HEADING = re.compile("<th[^>]*>(.*?)</th>", re.DOTALL)
+_CELL = re.compile("<td(?P<more>[^>]*)>")
 _LANGUAGES = {
     ".py": "python",
     ".sh": "sh",
@@ -78,6 +82,23 @@ def on_page_markdown(markdown: str, page: Any, **_rest: Any) -> str:
         return f"{found['before']}{path}{found['rest'] or ''}{found['after']}"
 
     return _LINK.sub(lead, markdown)
+
+
+def on_page_content(html: str, **_rest: Any) -> str:
+    """Let each cell of a table name its column: on a phone each is a line (docs/wrap.css)."""
+    return _TABLE.sub(lambda found: _label_cells(found[0]), html)
+
+
+def _label_cells(table: str) -> str:
+    """Return a table as HTML whose cells have the heading of their column as `data-label`."""
+    headings = [re.sub("<[^>]*>", "", heading) for heading in _HEADING.findall(table)]
+    # Rows of Markdown all have as many cells as the table has headings.
+    columns = itertools.cycle(headings)
+
+    def with_label(cell: re.Match[str]) -> str:
+        return f'<td data-label="{next(columns)}"{cell["more"]}>'
+
+    return _CELL.sub(with_label, table)
 
 
 def _linked_files(texts: Mapping[str, str]) -> set[str]:

@@ -20,6 +20,7 @@ from images.planning import plan
 from images.planning.expectations import DENIED_VARIABLES
 from images.planning.image import Image
 from images.site import records
+from images.site.prose import to_markdown
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from validate.claims import Claim, Tier
@@ -202,7 +203,7 @@ def _remark(row: PageRow) -> str:
 
 def _line(*cells: str) -> str:
     """Return a line of a Markdown table."""
-    escaped = [cell.replace("|", "\\|") for cell in cells]
+    escaped = [to_markdown(cell).replace("|", "\\|") for cell in cells]
     return f"| {' | '.join(escaped)} |"
 
 

@@ -19,6 +19,7 @@ from images.planning import silent
 from images.planning.image import Image
 from images.planning.plan import Planned
 from images.planning.silent import SilentFault
+from images.site.prose import to_markdown
 from tools import run
 
 _RESULTS = "results/silent-faults.json"
@@ -98,7 +99,7 @@ def _state(fault: SilentFault, image: Image) -> str:
 
 
 def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(map(to_markdown, cells))} |"
 
 
 def main(

@@ -53,6 +53,13 @@ def listed(items: Sequence[str], *, limit: int = 3) -> str:
     return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
 
 
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Return `1 file` or `2 files`. `nouns` is the plural if it is more than the noun with an s."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {nouns or noun + 's'}"
+
+
 def is_finite(value: object) -> TypeGuard[int | float]:
     """Return whether a value of evidence is a finite number: others are recorded as text."""
     return isinstance(value, int | float) and math.isfinite(value)

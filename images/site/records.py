@@ -117,6 +117,17 @@ def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
     return tuple(lines.values())
 
 
+def newest_size(lines: Iterable[RunLine], image: str) -> int:
+    """Return an image's unpacked size in bytes, by its newest run that has one; 0: none has."""
+    newest_time, size = 0.0, 0
+    for line in lines:
+        time = line.date.timestamp() if line.date else 0.0
+        is_of_image = line.image == image and not line.experiment
+        if is_of_image and line.bytes and time >= newest_time:
+            newest_time, size = time, line.bytes
+    return size
+
+
 def make_run_line(
     evidence: Evidence,
     verdict: Verdict,

@@ -21,6 +21,7 @@ from images.site import records
 from images.site.records import RunLine
 from images.validation.rows import ClaimRow, TierCount
 from validate.claims import Tier
+from validate.judging import plural
 
 _JUDGED_OUTCOMES = (Outcome.PASS, Outcome.FAIL, Outcome.UNPROVEN)
 
@@ -157,9 +158,7 @@ def load_published(
         trusted = attachments.drop_untrusted(image, key)
         ignored = len(image.statements) - len(trusted.statements)
         if ignored:
-            report_progress(
-                f"{name}: {ignored} attachments are not signed with the key, and are ignored"
-            )
+            report_progress(f"{name}: {plural(ignored, 'attachment')} ignored: not signed by --key")
         published.tags.append(_describe_published(name, image, existing_tags))
         published.runs.extend(_attested_runs(name, trusted))
     return published

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
 from tools import gpu_runs
 from validate import checks
+from validate.judging import Status
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -65,3 +67,42 @@ def test_the_page_on_origin_lists_the_recorded_images() -> None:
     assert listed
     assert set(re.findall(r"cu\d+-[a-z0-9-]+", listed[2])) == images
     assert int(listed[1]) == len(images)
+
+
+def test_the_picture_of_the_way_to_a_tag_names_our_verbs_and_verdicts() -> None:
+    picture = ElementTree.parse(ROOT / "docs" / "matrix-to-tag.svg")
+    texts = [element for element in picture.iter() if element.tag.endswith("}text")]
+    verbs = [element.text for element in texts if element.get("class") == "verb"]
+    words = re.findall(r"\w+", " ".join(str(element.text) for element in texts))
+
+    steps = [verb for verb in verbs if verb in cli.VERBS]
+    assert steps == ["plan", "lock", "build", "validate", "publish"]
+    assert set(verbs) - set(steps) == {"matrix.yaml", "NAME", "REGISTRY/REPOSITORY:NAME"}
+    assert {word for word in words if word.isupper()} <= {
+        *Status.__members__,
+        *("CUDA", "NAME", "REGISTRY", "REPOSITORY"),
+    }
+    assert "](docs/matrix-to-tag.svg)" in README
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/*.svg")), ids=lambda path: path.name)
+def test_a_picture_loads_nothing_and_runs_nothing(path: Path) -> None:
+    """A reader's browser shows it, and a page may be read without a network."""
+    for element in ElementTree.parse(path).iter():
+        assert element.tag.rpartition("}")[2] not in ("script", "image", "foreignObject")
+        assert not [name for name in element.attrib if name.endswith("href")]
+
+
+def test_the_comparison_says_of_us_what_is_so() -> None:
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    gpus = {gpu for line in records.read(ROOT / "results") for gpu in line.gpus}
+
+    for section in re.findall(r"\]\(#([a-z-]+)\)", page):
+        headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
+        anchors = [
+            re.sub(r"[^a-z -]", "", heading.lower()).replace(" ", "-") for heading in headings
+        ]
+        assert section in anchors
+    # The GPUs of recorded runs, and whether images are published, as README says.
+    assert {re.sub(r".*(H100|H200).*", r"\1", gpu) for gpu in gpus} == {"H100", "H200"}
+    assert ("**none yet**" in page) is ("**No images are published yet.**" in README)

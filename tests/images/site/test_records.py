@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import jsonschema_rs
@@ -166,3 +167,18 @@ def test_lines_keep_to_their_published_schema() -> None:
 
     for text in (records.FOLDER / records.LINES).read_text().splitlines():
         validator.validate(json.loads(text))
+
+
+def test_the_size_of_an_image_is_that_of_its_newest_run_that_has_one() -> None:
+    line = records.read()[0]
+    assert line.date
+    later = {days: line.date + timedelta(days=days) for days in (0, 1, 2, 3)}
+    lines = [
+        line.model_copy(update={"bytes": 7, "date": later[1], "experiment": False}),
+        line.model_copy(update={"bytes": 6, "date": later[0], "experiment": False}),
+        line.model_copy(update={"bytes": 0, "date": later[2], "experiment": False}),
+        line.model_copy(update={"bytes": 9, "date": later[3], "experiment": True}),
+    ]
+
+    assert records.newest_size(lines, line.image) == 7
+    assert records.newest_size(lines, "cu126-torch99") == 0

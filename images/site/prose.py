@@ -1,0 +1,59 @@
+"""Turns sentences of ours into HTML or Markdown: commands as code, issues and addresses as links.
+
+Warnings, reasons and facts are plain text, which a terminal shows as it is: `pytorch#196678`, or a
+command in backticks. Pure.
+"""
+
+import re
+
+from markupsafe import Markup, escape
+
+OWNERS = {
+    "bitsandbytes": "bitsandbytes-foundation",
+    "flash-attention": "Dao-AILab",
+    "Liger-Kernel": "linkedin",
+    "pytorch": "pytorch",
+    "xformers": "facebookresearch",
+}
+"""Repository on GitHub -> its owner. Facts name an issue of these without the owner."""
+_PARTS = re.compile(
+    r"`(?P<code>[^`]+)`"
+    r"|(?<!\]\()(?P<address>https?://[^\s<>()]*[^\s<>().,;:])"
+    rf"|(?<![\w/#\[-])(?P<repository>[\w.-]+/[\w.-]+|{'|'.join(OWNERS)})#(?P<number>\d+)"
+)
+
+
+def to_html(text: str) -> Markup:
+    """Return a sentence as HTML. All else in it is escaped."""
+    pieces = []
+    end = 0
+    for match in _PARTS.finditer(text):
+        pieces.append(escape(text[end : match.start()]))
+        end = match.end()
+        if match["code"]:
+            pieces.append(Markup("<code>{}</code>").format(match["code"]))
+        else:
+            link = Markup('<a href="{}">{}</a>')
+            pieces.append(link.format(_address(match), match[0]))
+    pieces.append(escape(text[end:]))
+    return Markup("").join(pieces)
+
+
+def to_markdown(text: str) -> str:
+    """Return a sentence as Markdown. Commands are code already, and links stay as they are."""
+
+    def link(match: re.Match[str]) -> str:
+        return match[0] if match["code"] else f"[{match[0]}]({_address(match)})"
+
+    return _PARTS.sub(link, text)
+
+
+def _address(match: re.Match[str]) -> str:
+    """Return the address that an issue or an address in a sentence leads to."""
+    if match["address"]:
+        return match["address"]
+    repository = match["repository"]
+    if repository in OWNERS:
+        repository = f"{OWNERS[repository]}/{repository}"
+    # GitHub leads from here to the pull request, if the number is one's.
+    return f"https://github.com/{repository}/issues/{match['number']}"
