@@ -15,13 +15,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from images.commands import VERBS
 from images.config import paths
 from images.errors import Problem, UserError, command, problem_of, wrong
-from validate import installation
+from validate import installation, terminal
 from validate.installation import by_installation
 
 _messages = Console(stderr=True, highlight=False)
@@ -206,17 +206,22 @@ def _usage_problem(error: Any) -> Problem:
 
 def _exit_interrupted() -> NoReturn:
     """Say that the verb was interrupted, and end the process."""
-    _messages.print("[red]stopped[/]: nothing is left running, and no unfinished image was tagged")
+    text = Text(_wrapped("stopped: nothing is left running, and no unfinished image was tagged"))
+    text.stylize("red", 0, len("stopped"))
+    _messages.print(text, soft_wrap=True)
     sys.exit(_INTERRUPTED)
 
 
 def _print_problem(problem: Problem) -> None:
-    """Print a problem, and what to do next, to stderr."""
-    # `escape`: what a text has in brackets is no markup of rich.
-    where = f"[bold]{escape(problem.where)}[/]: " if problem.where else ""
-    _messages.print(f"[red]error[/] {where}{escape(problem.cause)}", soft_wrap=True)
+    """Print a problem, and what to do next, to stderr, wrapped at the terminal's width."""
+    where = f"{problem.where}: " if problem.where else ""
+    # Wrapped before it is coloured: the codes of colours count as no characters.
+    text = Text(_wrapped(f"error {where}{problem.cause}"))
+    text.stylize("red", 0, len("error"))
+    text.stylize("bold", len("error "), len(f"error {problem.where}"))
+    _messages.print(text, soft_wrap=True)
     if problem.then:
-        _messages.print(f"      next: {escape(problem.then)}", soft_wrap=True)
+        _messages.print(Text(_wrapped(f"      next: {problem.then}")), soft_wrap=True)
 
     # `docker login` and `docker context` need no engine.
     advises_docker = re.search("`docker (?!login|context)", problem.then)
@@ -236,4 +241,9 @@ def _print_private_engine() -> None:
     has_system_engine = os.access("/var/run/docker.sock", os.R_OK)
     if private_socket.exists() and not has_system_engine:
         advice = f"`export DOCKER_HOST=unix://{private_socket}`"
-        _messages.print(f"      for the private engine: {advice}", soft_wrap=True)
+        _messages.print(Text(_wrapped(f"      for the private engine: {advice}")), soft_wrap=True)
+
+
+def _wrapped(line: str) -> str:
+    """Return a line of an error, wrapped at the terminal's width."""
+    return terminal.wrapped(line, terminal.width_of(sys.stderr), indent="      ")

@@ -17,6 +17,8 @@ COMMANDS = {
     "survey": "validate.survey.main",
     "packages": "validate.survey.packages",
 }
+_INTERRUPTED = 130
+"""Exit status after an interrupt: 128 + SIGINT, as shells have it."""
 
 
 def main() -> int:
@@ -49,4 +51,9 @@ def put_parent_folder_on_path() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        # Ctrl-C in `docker run -it IMAGE validate`: no traceback. Probes end with this process.
+        sys.stderr.write("stopped\n")
+        sys.exit(_INTERRUPTED)

@@ -29,7 +29,7 @@ from validate.derived import (
 from validate.environment import host, nvml
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, explain, judge
-from validate.judging import Status
+from validate.judging import Status, plural
 
 CLAIMS = Path(__file__).resolve().parent.parent / "claims.json"
 """The claims of the image that our build made: it puts them beside the suite."""
@@ -188,7 +188,7 @@ def _measure(claims: ClaimSet, tiers: Sequence[Tier]) -> Evidence:
     # A claim that is known to be unproven is not measured.
     count = len({claim.probe for claim in claims.claims if not claim.unproven})
     sys.stderr.write(
-        f"measuring {claims.image}: {count} probes of {', '.join(tiers)}, "
+        f"measuring {claims.image}: {plural(count, 'probe')} of {', '.join(tiers)}, "
         "the slowest take a minute or two\n"
     )
     records = []

@@ -1,6 +1,7 @@
 """Lays out text for terminals and pipes: the width of lines, wrapping, columns without frames."""
 
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Sequence
@@ -8,6 +9,10 @@ from typing import TextIO
 
 _LEAST_WIDTH = 40
 """A narrower terminal gets lines of this width: below it, text falls apart into single words."""
+
+_COMMAND = re.compile("`[^`]+`")
+_SPACE_OF_COMMAND = "\0"
+"""Stands for a space at which a line must not be broken, while it is wrapped."""
 
 
 def width_of(stream: TextIO) -> int | None:
@@ -24,19 +29,29 @@ def width_of(stream: TextIO) -> int | None:
 def wrapped(line: str, width: int | None, indent: str = "    ") -> str:
     """Return a paragraph wrapped to a width, with `indent` before all lines but the first.
 
-    No word is broken, so that commands and paths can be copied: a long one may stand out.
+    No word is broken, and no command in backticks that fits in a line, so that commands and paths
+    can be copied. A long word may stand out.
 
     width: in characters; None: the paragraph becomes a single line.
     """
     if width is None:
         return " ".join(line.splitlines())
-    return textwrap.fill(
-        line,
-        max(width, _LEAST_WIDTH),
+    width = max(width, _LEAST_WIDTH)
+
+    def join_words(match: re.Match[str]) -> str:
+        """Return a command with its spaces replaced, as one word, if it fits in a line."""
+        command = match[0]
+        fits = len(indent) + len(command) < width
+        return command.replace(" ", _SPACE_OF_COMMAND) if fits else command
+
+    filled = textwrap.fill(
+        _COMMAND.sub(join_words, line),
+        width,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return filled.replace(_SPACE_OF_COMMAND, " ")
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "  ", most: int = 200) -> list[str]:

@@ -7,7 +7,7 @@ from images.engine import Engine
 from validate.claims import ADMISSION, Tier
 from validate.evidence import Evidence, Outcome
 from validate.judge import OF_HOST, Verdict
-from validate.judging import Status, listed
+from validate.judging import Status, listed, plural
 
 
 def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:
@@ -30,8 +30,7 @@ def reason_failed(verdict: Verdict) -> str:
             failed.append(judged.claim.key)
     if not failed:
         return ""
-    count = "1 claim" if len(failed) == 1 else f"{len(failed)} claims"
-    return f"{count} failed ({listed(failed)})"
+    return f"{plural(len(failed), 'claim')} failed ({listed(failed)})"
 
 
 def reason_of_machine(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:

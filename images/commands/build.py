@@ -89,6 +89,7 @@ def build(
             tiers=tier or (),
             gpus=gpus,
         )
+        _tell_sizes(docker_engine, images, sources)
         find_wheel = _wheel_finder(docker_engine, images, options, progress, compiles=compile_)
         options = replace(options, compiled=find_wheel)
         results = build_all(docker_engine, locked, options, progress, jobs)
@@ -153,6 +154,26 @@ def _recorded_gpu_runs(result: Built, sources: Sources) -> str:
     runs_of_image = [run for run in recorded if run.image == name]
     sentence, _ = status.compare_build(runs_of_image, result.info.digest, result.payload)
     return sentence
+
+
+def _tell_sizes(engine: Engine, images: Sequence[Image], sources: Sources) -> None:
+    """Say of each image that the engine lacks how large it is, before gigabytes are downloaded.
+
+    The size is that of the newest recorded build of the name; nobody has recorded one of some.
+    """
+    # Imported here, as only a build needs it that found its locks.
+    from images.site import records
+
+    lines = records.read(sources.workspace.results)
+    for image in images:
+        if engine.find(image.local_name):
+            continue
+        size = records.newest_size(lines, str(image.name))
+        recorded = f"{size / 1e9:.1f} GB in its last recorded build" if size else "not recorded"
+        common.tell(
+            f"{image.name}: packages that are not in the build cache are downloaded; "
+            f"size of the image, unpacked: {recorded}"
+        )
 
 
 def _wheel_finder(

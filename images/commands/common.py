@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from images.config.matrix import Sources
 from images.errors import Problem, UserError, command, wrong
 from images.planning import plan
 from images.planning.image import Image
+from images.planning.plan import Planned
 from validate import terminal
 
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -69,23 +70,40 @@ def select_accepted(
         cause = f"this means {len(planned)} images, and the command takes one: {names}"
         raise wrong(" ".join(selectors), cause, "name one of these images")
 
-    refused = [image for image in planned if not image.image]
-    is_named = any(image.name in selectors for image in refused)
-    if refused and (is_named or len(refused) == len(planned)):
+    asked_for = find_refused(planned, selectors, sources)
+    if asked_for:
         then = f"choose another image: `{command('plan')}` lists them"
         problems = []
-        for image in refused:
+        for image in asked_for:
             cause = f"is refused: {'; '.join(image.reasons)}"
             problems.append(Problem(where=image.name, cause=cause, then=then))
         raise UserError(problems)
-    for image in refused:
-        say(f"{image.name} is refused and left out: {'; '.join(image.reasons)}")
-    return [image.image for image in planned if image.image]
+
+    accepted = []
+    for image in planned:
+        if image.image:
+            accepted.append(image.image)
+        else:
+            say(f"{image.name} is refused and left out: {'; '.join(image.reasons)}")
+    return accepted
 
 
-def plural(count: int, noun: str) -> str:
-    """Return `1 image` or `2 images`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def find_refused(
+    planned: Sequence[Planned], selectors: Sequence[str], sources: Sources
+) -> list[Planned]:
+    """Return the refused images that were asked for: all that selectors mean are, or some by name.
+
+    `planned` are the images that the selectors (names, aliases, globs, conditions) mean. A refused
+    image that only a glob or a condition matches, beside accepted ones, was not asked for; nor was
+    any without selectors.
+    """
+    if not selectors:
+        return []
+    refused = [image for image in planned if not image.image]
+    if len(refused) == len(planned):
+        return refused
+    names = [sources.matrix.aliases.get(selector, selector) for selector in selectors]
+    return [image for image in refused if image.name in names]
 
 
 def say(text: str, style: str = "yellow") -> None:

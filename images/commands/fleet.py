@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from images.building import validating
 from images.commands import common
-from images.commands.common import plural, talk
+from images.commands.common import talk
 from images.commands.options import MatrixFile, OutFolder, Selectors, Tiers, require_writable
 from images.config.matrix import Sources
 from images.errors import Problem, UserError, command, failed, wrong
@@ -21,6 +21,7 @@ from images.fleet.results import Outcome
 from images.fleet.worker import Result, Task
 from images.locking import lock_file
 from validate.claims import Tier
+from validate.judging import plural
 from validate.terminal import aligned
 
 ON = "slurm|ray|ray://HEAD:PORT"

@@ -34,7 +34,8 @@ def init(
         then = f"`{_command_on(matrix)}` checks it; `{elsewhere}` writes another one"
         raise wrong(str(matrix), "is there already, and was not changed", then) from None
 
-    common.tell(f"wrote {matrix}: edit it, or take it as it is")
+    images = " and ".join(row.name for row in common.sources(matrix).matrix.images)
+    common.tell(f"wrote {matrix} with {images}: edit it, or take it as it is")
     common.tell(f"next: `{_command_on(matrix)}` shows its images, and what comes then")
 
 

@@ -18,6 +18,7 @@ from images.locking import debian, lock_file, measure_records, resolve, wheel_re
 from images.planning import plan
 from images.planning.image import Base, Image
 from images.wheels import pruned_records
+from validate.judging import plural
 
 
 def lock(
@@ -70,8 +71,8 @@ def lock(
         if not selectors:
             _remove_unused_records(all_images, folder)
 
-    summary = f"{common.plural(len(changed), 'file')} changed" if changed else "all were current"
-    typer.echo(f"{common.plural(len(lock_names), 'lock')}: {summary}; {records}")
+    summary = f"{plural(len(changed), 'file')} changed" if changed else "all were current"
+    typer.echo(f"{plural(len(lock_names), 'lock')}: {summary}; {records}")
     for text in lock_debian_packages(images, sources, upgrade=upgrade, check=check):
         typer.echo(text)
     if not check and images:
@@ -100,7 +101,7 @@ def _unreachable_error(unreachable: Mapping[str, Sequence[Problem]]) -> UserErro
     problems = []
     for host, names in images_by_host.items():
         cause = (
-            f"this package index does not answer: {len(names)} images were not locked "
+            f"this package index does not answer: {plural(len(names), 'image')} not locked "
             f"({', '.join(names)})"
         )
         problems.append(Problem(where=host, cause=cause, then=then))
@@ -188,7 +189,7 @@ def _write_records(images: Sequence[Image], folder: Path) -> str:
     changed = [name for name, digests in after.items() if before.get(name) != digests]
     if not changed:
         return "all RECORDs were known"
-    return f"read the RECORDs of {common.plural(len(changed), 'package')}"
+    return f"read the RECORDs of {plural(len(changed), 'package')}"
 
 
 def _remove_unused_records(images: Sequence[Image], folder: Path) -> None:

@@ -11,22 +11,27 @@ from typing import Annotated, Any
 import typer
 
 from images.commands import common
-from images.commands.common import plural
 from images.commands.options import Json, MatrixFile, Selectors
 from images.config.matrix import Sources
 from images.config.selectors import parse
+from images.errors import command
 from images.locking import lock_file
 from images.locking.lock_file import Status as LockStatus
 from images.planning import custom_base
 from images.planning import plan as planning
+from images.planning.candidate import Topic
 from images.planning.image import Image
 from images.planning.plan import Planned
+from validate.judging import listed, plural
 from validate.terminal import aligned
 
 _HEADER = ("image", "status", "torch", "CUDA", "driver", "GPUs (sm_)")
 _NAME_WIDTH = 27
 """With this width, the row with the most architectures has 80 characters. Longer names have fewer
 architectures."""
+_MOST_NAMES = 4
+"""Names of images in a note on several. The table has them all."""
+_KEPT = "kept as it is by nightly runs, until a day"
 
 
 def plan(
@@ -47,7 +52,10 @@ def plan(
     ] = False,
     matrix: MatrixFile = None,
 ) -> None:
-    """Show every image, accepted or refused, and why."""
+    """Show every image, accepted or refused, and why.
+
+    Exits with 2 if an image that was asked for is refused.
+    """
     sources = common.sources(matrix)
     chosen = list(selectors or [])
     # Conditions such as `torch>=2.8` choose among the tracked images. A name or glob, a selector
@@ -74,8 +82,12 @@ def plan(
                 buildable.append(image.name)
         typer.echo(json.dumps(buildable))
     else:
-        common.show(table(planned, states))
+        # Before the table, which comes last.
         common.show(_statuses(images if chosen else [], sources))
+        common.show(table(planned, states))
+    # As `build` ends for the same images.
+    if common.find_refused(planned, chosen, sources):
+        raise typer.Exit(2)
 
 
 def _statuses(images: Sequence[Image], sources: Sources) -> Iterator[str]:
@@ -118,36 +130,29 @@ def as_json_entry(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str
 
 
 def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterator[str]:
-    """Yield the lines of `plan`'s table: a row for each image, notes, and the number of images.
+    """Yield what `plan` prints: notes, then a row for each image, and the number of images.
 
-    A note stands below the table, once, after the names of the images that it is about. `locks` has
-    the status of each image's lock.
+    The table comes last, as what is printed first scrolls away. `locks` has the status of each
+    image's lock.
     """
     rows: list[tuple[str, ...]] = [_HEADER]
-    notes: dict[str, list[str]] = {}
     states = Counter[str]()
     for image in planned:
         state = _state(image, locks)
         states[state] += 1
-        blocked = _blocked_reason(image, locks)
-        if image.image and len(planned) > 1:
-            # The reason has a command with the name of the lock. With NAME in its place, all images
-            # without a lock share one note.
-            blocked = blocked.replace(image.image.lock_name, "NAME")
         rows.append(_table_row(image, state))
-        for note in _notes(image, blocked):
-            notes.setdefault(note, []).append(image.name)
 
-    yield from aligned(rows, " ", _NAME_WIDTH)
+    if len(planned) == 1:
+        notes = _notes_of_image(planned[0], locks)
+    else:
+        notes = [*_shared_notes(planned, locks)]
+    yield from notes
     if notes:
         yield ""
-    for note, names in notes.items():
-        yield f"{', '.join(names)}: {note}"
+    yield from aligned(rows, " ", _NAME_WIDTH)
     yield ""
-    total = plural(len(planned), "image")
-    if len(states) > 1:
-        total += f": {', '.join(f'{count} {state}' for state, count in states.items())}"
-    yield total
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    yield f"{plural(len(planned), 'image')}: {counts}"
 
 
 def _state(planned: Planned, locks: Mapping[str, LockStatus]) -> str:
@@ -179,24 +184,61 @@ def _table_row(planned: Planned, state: str) -> tuple[str, ...]:
     )
 
 
-def _notes(planned: Planned, blocked: str) -> list[str]:
-    """Return what to know of an image: why it is refused or blocked, its base, and its warnings.
-
-    Each note is a text. `blocked` is the reason why it can't be built here; empty if there is none.
-    """
-    notes = []
-    if planned.reasons:
-        notes.append(f"refused: {'; '.join(planned.reasons)}")
-    if blocked:
-        notes.append(blocked)
+def _notes_of_image(planned: Planned, locks: Mapping[str, LockStatus]) -> list[str]:
+    """Return all that is to know of one image, in full: a line for each note."""
+    notes = _obstacles(planned, _blocked_reason(planned, locks))
     # Until when nightly runs leave the image's pins alone, and why.
     if planned.kept_reason:
         notes.append(planned.kept_reason)
-    if planned.image and planned.image.base.custom:
-        notes.append(custom_base.describe_needs(planned.image.base))
     for text in planned.warnings:
         notes.append(f"warning: {text}")
-    return notes
+    return [f"{planned.name}: {note}" for note in notes]
+
+
+def _shared_notes(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterator[str]:
+    """Yield the notes on several images, each once, with the names of the images.
+
+    Of warnings, only the topics are named: those of the whole matrix have 300 lines.
+    """
+    names_by_obstacle: dict[str, list[str]] = {}
+    names_by_topic: dict[str, list[str]] = {topic: [] for topic in Topic}
+    names_by_topic[_KEPT] = []
+    for image in planned:
+        blocked = _blocked_reason(image, locks)
+        if image.image:
+            # The reason has a command with the name of the lock. With NAME in its place, all images
+            # without a lock share one note.
+            blocked = blocked.replace(image.image.lock_name, "NAME")
+        for obstacle in _obstacles(image, blocked):
+            names_by_obstacle.setdefault(obstacle, []).append(image.name)
+
+        for about in {finding.topic for finding in image.findings if finding.topic}:
+            names_by_topic[about].append(image.name)
+        if image.kept_reason:
+            names_by_topic[_KEPT].append(image.name)
+
+    for obstacle, names in names_by_obstacle.items():
+        yield f"{listed(names, limit=_MOST_NAMES)}: {obstacle}"
+    topics_with_names = {topic: names for topic, names in names_by_topic.items() if names}
+    if topics_with_names:
+        yield f"warnings (`{command('plan', 'NAME')}` prints those of an image in full):"
+    for topic, names in topics_with_names.items():
+        yield f"  {topic}: {listed(names, limit=_MOST_NAMES)}"
+
+
+def _obstacles(planned: Planned, blocked: str) -> list[str]:
+    """Return why an image is refused or can't be built here, and what its custom base must have.
+
+    `blocked` is the reason why it can't be built here; empty if there is none.
+    """
+    obstacles = []
+    if planned.reasons:
+        obstacles.append(f"refused: {'; '.join(planned.reasons)}")
+    if blocked:
+        obstacles.append(blocked)
+    if planned.image and planned.image.base.custom:
+        obstacles.append(custom_base.describe_needs(planned.image.base))
+    return obstacles
 
 
 def _blocked_reason(planned: Planned, locks: Mapping[str, LockStatus]) -> str:

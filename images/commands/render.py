@@ -23,6 +23,7 @@ from images.errors import command, wrong
 from images.locking import lock_file
 from images.planning.image import Image
 from images.wheels import prebuilt
+from validate.judging import plural
 
 
 def render(
@@ -79,21 +80,19 @@ def render(
         _write_context(image, options, pinned)
         if not baking:
             context = folder / str(image.name) / "context"
-            build = f"docker build -t {image.local_name}-candidate {context}"
+            build = f"DOCKER_BUILDKIT=1 docker build -t {image.local_name}-candidate {context}"
             naming = command("validate", str(image.name), "--tag", *places)
-            then = f"; then `{naming}` judges and names it"
-            common.talk.print(
-                f"next: DOCKER_BUILDKIT=1 {build}{then}", soft_wrap=True, highlight=False
-            )
+            common.tell(f"next: `{build}` builds a candidate")
+            common.tell(f"then: `{naming}` judges it, and names it {image.local_name}")
     if baking:
         bake_file = folder / run_files.BAKE
         bake_file.write_text(json.dumps(run_files.bake(images, to), indent=1) + "\n")
-        common.talk.print(f"{bake_file}: {common.plural(len(images), 'image')}")
+        common.tell(f"{bake_file}: {plural(len(images), 'image')}")
         # Without --to, buildx loads NAME-candidate into the engine, where `validate` looks for it.
         pushed = ["--image", f"{to}:NAME-candidate"] if to else []
         naming = command("validate", "NAME", "--tag", *pushed, *places)
-        then = f"then `{naming}` judges and names each"
-        common.talk.print(f"next: (cd {folder} && docker buildx bake); {then}", highlight=False)
+        common.tell(f"next: `(cd {folder} && docker buildx bake)` builds the candidates")
+        common.tell(f"then: `{naming}` judges and names each")
 
 
 def _write_context(image: Image, options: BuildOptions, pinned: Mapping[str, str]) -> None:

@@ -26,6 +26,7 @@ from images.site import pages, runs, status
 from images.site.inputs import SiteInputs
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
+from validate.judging import plural
 
 
 def site(
@@ -100,9 +101,8 @@ def site(
     files = pages.render_files(inputs)
     write(files, out)
     size = sum(map(len, files.values()))
-    typer.echo(
-        f"{out / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB, from {len(all_runs)} runs"
-    )
+    made = f"{plural(len(files), 'file')}, {size / 1e6:.1f} MB"
+    typer.echo(f"{out / 'index.html'}: {made}, from {plural(len(all_runs), 'run')}")
 
 
 def blocked_reasons(images: Sequence[Image], locks: Path) -> dict[str, str]:

@@ -27,6 +27,7 @@ from images.locking.uv import Runner
 from images.locking.wheel_records import WheelRecord
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Rows
+from validate.judging import plural
 
 _PATIENCE = 60.0
 """Seconds that a host has to answer."""
@@ -71,7 +72,7 @@ def update(
         wheels = [wheel for wheel in lacking(lock) if wheel not in measured]
         if not wheels:
             continue
-        tell(f"{name}: reading the RECORDs of {len(wheels)} wheels")
+        tell(f"{name}: reading the RECORDs of {plural(len(wheels), 'wheel')}")
         urls = _find_urls(wheels, lock, run, name)
         login = IndexLogin(lock.inputs.indexes)
         with web.session(login) as session, ThreadPoolExecutor(web.CONNECTIONS) as pool:

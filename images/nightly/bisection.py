@@ -19,7 +19,7 @@ from images.nightly.sets import Locked, NightlyOptions, SetResult
 from images.planning.plan import Planned
 from images.validation.rows import ClaimRow
 from validate.claims import Tier
-from validate.judging import Status
+from validate.judging import Status, plural
 
 _HEAD = 60
 """Characters that tell reasons apart."""
@@ -197,7 +197,7 @@ class Search:
         # Only a package that both sets have can be left at its old version.
         movable = [change.name for change in self.changes if change.before and change.after]
         self.options.progress(
-            self.planned.name, f"bisecting {claim.key} over {len(movable)} packages"
+            self.planned.name, f"bisecting {claim.key} over {plural(len(movable), 'package')}"
         )
 
         def fails_with(moved: frozenset[str]) -> bool:

@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, Field, TypeAdapter
 from images.errors import Problem, UserError
 from images.validation.rows import ClaimRow, Row, TierCount, read_lines
 from validate.claims import Tier
-from validate.judging import Status
+from validate.judging import Status, plural
 
 BUILD = "build"
 """The claim's id where an image could not be built or started."""
@@ -225,7 +225,7 @@ def summarize(line: JobLine) -> str:
         result += f" ({verdicts})"
     parts = [result]
     if line.changes:
-        parts.append(f"{len(line.changes)} packages changed")
+        parts.append(f"{plural(len(line.changes), 'package')} changed")
     if line.cause:
         parts.append(shorten(line.cause))
     return "; ".join(parts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from urllib.parse import quote
 
@@ -80,22 +81,36 @@ def resolve_profile(matrix: Matrix, name: str | None, minor: Minor) -> ResolvedP
     )
 
 
+class Topic(StrEnum):
+    """What a warning is about. Warnings of one topic are shown together."""
+
+    SILENT = "silently wrong results in ordinary training"
+    SILENT_IF_RARE = "silently wrong results at rare shapes or in rare programs"
+    LACKING = "an optional package, or a compiled extension, that the image lacks"
+    VERSIONS = "another version than the stack has or a package requires, or none"
+    GPU_CODE = "GPUs on which a part runs by PTX or by another kernel, or that were not read"
+    CUDA = "a part for another CUDA than its neighbour's"
+    UNKNOWN = "a package of which nothing is known"
+    PRIVATE = "packages of a private index"
+
+
 @dataclass(frozen=True)
 class Finding:
     """What a rule says of a candidate: a reason to refuse it, or else a warning."""
 
     text: str
-    refuses: bool = False
+    topic: Topic | None = None
+    """What a warning is about; None: it is no warning, but a reason to refuse the image."""
 
 
-def warn(text: str) -> Finding:
+def warn(topic: Topic, text: str) -> Finding:
     """Return a warning."""
-    return Finding(text)
+    return Finding(text, topic)
 
 
 def refuse(text: str) -> Finding:
     """Return a reason to refuse the image."""
-    return Finding(text, refuses=True)
+    return Finding(text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from images.config.schema import ImageRow, Matrix
 from images.config.selectors import Selector
 from images.errors import Problem, UserError, command
 from images.planning import expectations, rules
-from images.planning.candidate import PROFILE_LAYER, Candidate, resolve_profile
+from images.planning.candidate import PROFILE_LAYER, Candidate, Finding, resolve_profile
 from images.planning.image import Base, Image, Pin, Pruning
 from images.planning.rules import stack
 from images.planning.rules.packages import (
@@ -53,7 +53,8 @@ class Planned:
     image_name: ImageName
     reasons: tuple[str, ...] = ()
     """Why it is refused; empty if it is accepted."""
-    warnings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """The warnings of the rules, each with its topic."""
     image: Image | None = None
     torch: str | None = None
     python: Minor | None = None
@@ -71,6 +72,10 @@ class Planned:
     @property
     def profile(self) -> str | None:
         return self.image_name.profile
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(finding.text for finding in self.findings)
 
     @property
     def versions(self) -> dict[str, Minor | None]:
@@ -244,14 +249,14 @@ def _plan_image(
     reasons_of_rules, warnings = [], []
     for rule in rules.RULES:
         for finding in rule(candidate):
-            if finding.refuses:
-                reasons_of_rules.append(finding.text)
+            if finding.topic:
+                warnings.append(finding)
             else:
-                warnings.append(finding.text)
+                reasons_of_rules.append(finding.text)
     planned = Planned(
         image_name=name,
         reasons=tuple(reasons_of_rules),
-        warnings=tuple(warnings),
+        findings=tuple(warnings),
         torch=candidate.torch,
         python=candidate.base.python,
         wheel_cuda=candidate.wheel_cuda,

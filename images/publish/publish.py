@@ -30,7 +30,7 @@ from images.registry.distribution import Manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
 from validate.judge import ClaimVerdict, Verdict
-from validate.judging import Status, listed
+from validate.judging import Status, listed, plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,10 +227,7 @@ def find_published(
     trusted = attachments.drop_untrusted(published, public_key)
     ignored = len(published.statements) - len(trusted.statements)
     if ignored:
-        say(
-            f"{published.reference}: {ignored} attachments count for nothing: "
-            "--key did not sign them"
-        )
+        say(f"{published.reference}: {plural(ignored, 'attachment')} ignored: not signed by --key")
     return trusted
 
 

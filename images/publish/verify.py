@@ -16,7 +16,7 @@ from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 from images.registry.reference import Reference, is_digest
-from validate.judging import Status, listed
+from validate.judging import Status, listed, plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +109,10 @@ def check_signatures(image: PublishedImage, key: str) -> tuple[Check, PublishedI
         if not trusted.statements_of(predicate_type):
             faults.append(f"the key signed no {name}")
     # Statements that others attached are no fault.
-    passed = f"{len(trusted.statements)} attachments are signed with the key"
+    passed = f"signed with the key: {plural(len(trusted.statements), 'attachment')}"
     ignored = len(image.statements) - len(trusted.statements)
     if ignored:
-        passed += f"; {ignored} more are not, and are ignored"
+        passed += f"; not signed with it, and ignored: {ignored}"
     check = Check.of("signature", faults, passed=passed)
     return check, image if faults else trusted
 

@@ -26,6 +26,7 @@ from images.locking.inputs import TOOLS, Package
 from images.locking.wheel_records import rows_of
 from images.planning.image import Image, Pin, Prebuilt, has_extensions
 from validate.environment import wheel_contents
+from validate.judging import plural
 
 if TYPE_CHECKING:
     from requests.auth import AuthBase
@@ -248,7 +249,7 @@ def locked_wheels(packages: Iterable[Package], wheelhouse: Path | None) -> dict[
             lacking.append(f"{package.name} {package.version}")
     if lacking:
         cause = (
-            f"{len(lacking)} wheels of the lock are missing there, or have other contents: "
+            f"{plural(len(lacking), 'wheel')} of the lock missing there, or with other contents: "
             f"{', '.join(sorted(set(lacking)))}"
         )
         then = (
@@ -334,12 +335,9 @@ def obtain(wheel: Prebuilt, *, cache: Path, fetch: Fetch | None = None) -> Path:
         try:
             (fetch or download)(wheel.url, partial)
         except OSError as error:
-            cause = (
-                f"the official wheel of {wheel.name} {wheel.version} could not be fetched: "
-                f"{root_cause(error)}"
-            )
+            where = f"{wheel.filename} of {host_name}"
             then = "download it elsewhere, and name its folder with --wheelhouse FOLDER"
-            raise NotFetched(Problem(where=host_name, cause=cause, then=then)) from None
+            raise NotFetched(Problem(where=where, cause=root_cause(error), then=then)) from None
         then = (
             "nothing was kept; ask whoever serves it: the release's file was replaced, or "
             "something on the way rewrites it. --wheelhouse FOLDER takes a wheel of yours"

@@ -1,6 +1,7 @@
 # cu126-torch27-sm90: torch 2.7.1 (CUDA 12.6 wheel), toolkit CUDA 12.6, Python 3.11
-# Rendered from matrix.yaml by `nox -s render -- cu126-torch27-sm90`. One stage a concern; build it with
-#     docker build -t cu126-torch27-sm90 .
+# Rendered from matrix.yaml by `nox -s render -- cu126-torch27-sm90`. One stage a concern. Build a candidate, which has no name yet:
+#     DOCKER_BUILDKIT=1 docker build -t cu126-torch27-sm90-candidate .
+# `nox -s validate -- cu126-torch27-sm90 --tag` judges the candidate, and names it cu126-torch27-sm90 if nothing fails.
 # Nothing under /run, and no cache, stays in a layer: those are mounts. host/ holds this machine's CA and index settings.
 # ---- system: Python, the compilers that Triton and torch.compile call at run time, tools, rdma-core, a user
 FROM debian:bookworm-slim AS system

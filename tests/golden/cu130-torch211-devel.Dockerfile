@@ -1,6 +1,7 @@
 # cu130-torch211-devel: torch 2.11.0 (CUDA 13.0 wheel), toolkit CUDA 13.0, Python 3.11
-# Rendered from matrix.yaml by `nox -s render -- cu130-torch211-devel`. One stage a concern; build it with
-#     docker build -t cu130-torch211-devel .
+# Rendered from matrix.yaml by `nox -s render -- cu130-torch211-devel`. One stage a concern. Build a candidate, which has no name yet:
+#     DOCKER_BUILDKIT=1 docker build -t cu130-torch211-devel-candidate .
+# `nox -s validate -- cu130-torch211-devel --tag` judges the candidate, and names it cu130-torch211-devel if nothing fails.
 # Nothing under /run, and no cache, stays in a layer: those are mounts. host/ holds this machine's CA and index settings.
 # ---- system: Python, the compilers that Triton and torch.compile call at run time, tools, rdma-core, a user
 FROM debian:bookworm-slim AS system

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from images import cli
+from images.site import records
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
 from tools import gpu_runs

@@ -1,6 +1,7 @@
 """Rules of our own style that ruff has no rule for ("How our code reads" in CONTRIBUTING.md)."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,3 +123,19 @@ def test_statements_hold_one_thought() -> None:
         for line in [*find_nested_comprehensions(tree), *find_hidden_assignments(tree)]:
             places.append(f"{path}:{line}")
     assert not places, "write a loop, a named function, or an assignment of its own"
+
+
+def test_a_message_with_a_count_has_the_noun_in_its_number() -> None:
+    """`PASS on NVIDIA H100 (1 claims)`: `plural` writes `1 claim`."""
+    count_with_plural = re.compile(r"\{len\([^{}]*\)\} (?!times\b)[a-z]+s\b")
+    found = []
+    for path in sorted((ROOT / "images").rglob("*.py")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if count_with_plural.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+
+    # A command that takes one image got several; a lock has many distributions.
+    assert [line.partition(":")[0] for line in found] == [
+        "images/commands/common.py",
+        "images/validation/claims/static.py",
+    ]

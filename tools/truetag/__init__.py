@@ -16,6 +16,6 @@ def main() -> NoReturn:
     This folder comes first on the path, because the code says `import images`, as in a checkout.
     """
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-    from images.cli import main as run
+    from images.__main__ import start
 
-    run()
+    start()

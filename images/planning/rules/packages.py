@@ -16,7 +16,7 @@ from images.config.facts import BitsandbytesFacts, PackageFacts, TorchaoFacts, X
 from images.config.names import Arch, Minor
 from images.errors import command
 from images.planning import expectations, silent
-from images.planning.candidate import Candidate, Finding, refuse, warn
+from images.planning.candidate import Candidate, Finding, Topic, refuse, warn
 from images.planning.image import PrivateIndex
 from validate.installation import by_installation
 
@@ -64,7 +64,10 @@ def _check_companion(
             release.library_for(wheel_cuda) if isinstance(release, BitsandbytesFacts) else None
         )
         if library and library != wheel_cuda:
-            yield warn(f"{name} runs its CUDA {library} library beside torch's CUDA {wheel_cuda}")
+            yield warn(
+                Topic.CUDA,
+                f"{name} runs its CUDA {library} library beside torch's CUDA {wheel_cuda}",
+            )
         return
 
     way_out = _say_which_release_fits(candidate, package, releases)
@@ -186,17 +189,20 @@ def check_xformers_archs(candidate: Candidate) -> Iterator[Finding]:
 
     if without_kernels:
         archs = _joined(without_kernels)
-        yield warn(f"xformers has no kernels for {archs}, so it calls torch's own attention there")
+        text = f"xformers has no kernels for {archs}, so it calls torch's own attention there"
+        yield warn(Topic.GPU_CODE, text)
     if refused:
         yield warn(
+            Topic.GPU_CODE,
             f"xformers refuses {_joined(refused)} as too new for its CUTLASS and FlashAttention 3 "
             "operators, so only torch's own flash attention is left there, which takes 16-bit "
-            "inputs only"
+            "inputs only",
         )
     if by_ptx_only:
         yield warn(
+            Topic.GPU_CODE,
             f"xformers has no machine code for {_joined(by_ptx_only)}, so its attention calls "
-            "torch's own kernels there"
+            "torch's own kernels there",
         )
 
 
@@ -221,9 +227,10 @@ def warn_about_unknown_packages(candidate: Candidate) -> Iterator[Finding]:
             installed="",
         )
         yield warn(
+            Topic.UNKNOWN,
             f"nothing is known of {', '.join(unknown)}{how_to_add}: only `{command('lock')}` "
             "compares what is required, and nothing checks that compiled code is for CUDA "
-            f"{candidate.wheel_cuda} and for these GPUs, or what it computes"
+            f"{candidate.wheel_cuda} and for these GPUs, or what it computes",
         )
 
 
@@ -240,8 +247,9 @@ def warn_about_replaced_pins(candidate: Candidate) -> Iterator[Finding]:
         stack_version = candidate.stack.get(name)
         if stack_version not in (None, version):
             yield warn(
+                Topic.VERSIONS,
                 f"the profile {candidate.name.profile} pins {name} {version} "
-                f"instead of the stack's {stack_version}"
+                f"instead of the stack's {stack_version}",
             )
 
 
@@ -255,7 +263,8 @@ def warn_about_private_packages(candidate: Candidate) -> Iterator[Finding]:
         if name in candidate.pins:
             releases_of_index.setdefault(index, []).append(f"{name} {candidate.pins[name]}")
     for index, releases in releases_of_index.items():
-        yield warn(f"{', '.join(releases)}: taken from the private {index} and from no other")
+        text = f"{', '.join(releases)}: taken from the private {index} and from no other"
+        yield warn(Topic.PRIVATE, text)
 
 
 def check_requirements(candidate: Candidate) -> Iterator[Finding]:
@@ -319,18 +328,21 @@ def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
         requirements = ", ".join(_requirements_of(candidate, name))
         if not requirements:
             yield warn(
+                Topic.VERSIONS,
                 f"no package of the image requires {name}, which the profile "
                 f"{candidate.name.profile}, or the one that it extends, waives ({reason}): "
-                f"take {name} out of `waived` in matrix.yaml"
+                f"take {name} out of `waived` in matrix.yaml",
             )
-        elif name in candidate.pins:
+            continue
+        instead = "the image lacks it"
+        if name in candidate.pins:
             instead = f"the image has {name} {candidate.pins[name]} instead"
-            yield warn(f"{requirements}, but {instead} (waived in matrix.yaml): {reason}")
-        else:
-            yield warn(f"{requirements}, but the image lacks it (waived in matrix.yaml): {reason}")
+        text = f"{requirements}, but {instead} (waived in matrix.yaml): {reason}"
+        yield warn(Topic.VERSIONS, text)
 
     for override, reason in candidate.overrides.items():
-        yield warn(f"{override} replaces the version that packages require: {reason}")
+        text = f"{override} replaces the version that packages require: {reason}"
+        yield warn(Topic.VERSIONS, text)
 
 
 def _requirements_of(candidate: Candidate, name: str) -> Iterator[str]:
@@ -356,13 +368,14 @@ def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
     issues_of_rare_faults = []
     for fault in silent.find_faults(versions).values():
         if fault.is_ordinary(candidate.pins["torch"]):
-            yield warn(str(fault))
+            yield warn(Topic.SILENT, str(fault))
         else:
             issues_of_rare_faults.append(fault.issue)
 
     if issues_of_rare_faults:
         issues = ", ".join(sorted(issues_of_rare_faults))
-        yield warn(f"silently wrong at rare shapes or in rare programs, see the issues {issues}")
+        text = f"silently wrong at rare shapes or in rare programs, see the issues {issues}"
+        yield warn(Topic.SILENT_IF_RARE, text)
 
 
 def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str, ...]:
@@ -529,11 +542,12 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
     compiled extensions of the profile's packages.
     """
     for package, reasons in candidate.declined.items():
-        yield warn(f"the image lacks {package} (optional): {'; '.join(reasons)}")
+        text = f"the image lacks {package} (optional): {'; '.join(reasons)}"
+        yield warn(Topic.LACKING, text)
 
     for name, version in candidate.pins.items():
         if not _has_wheel(candidate, name, version):
-            yield warn(_explain_lack(candidate, name, version))
+            yield warn(Topic.LACKING, _explain_lack(candidate, name, version))
 
     # These packages are installed as pure Python until their extensions are compiled. `source` is
     # the row of `sources` in matrix.yaml that says how.
@@ -542,10 +556,11 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
         lack = f"{name} {version} lacks its compiled extensions"
         obstacles = "; ".join(reasons_against_compiling(candidate, source, version))
         if obstacles:
-            yield warn(f"{lack}: {obstacles}")
+            yield warn(Topic.LACKING, f"{lack}: {obstacles}")
         else:
             compile_command = command("wheels", str(candidate.name), source)
-            yield warn(f"{lack} until `{compile_command}` has compiled them")
+            text = f"{lack} until `{compile_command}` has compiled them"
+            yield warn(Topic.LACKING, text)
 
 
 def _has_wheel(candidate: Candidate, name: str, version: str) -> bool:

@@ -10,7 +10,7 @@ from images.config.facts import TorchFacts
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
 from images.config.schema import BaseRow
-from images.planning.candidate import Candidate, Finding, refuse, warn
+from images.planning.candidate import Candidate, Finding, Topic, refuse, warn
 from validate.compute_capability import ON_ARM_ALONE
 
 
@@ -37,15 +37,17 @@ def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
     toolkit, wheel = candidate.name.cuda, candidate.wheel_cuda
     if wheel != toolkit:
         yield warn(
+            Topic.CUDA,
             f"torch {candidate.torch} has no wheel for CUDA {toolkit}, so the image has the "
-            f"cu{wheel.digits} wheel beside toolkit {toolkit} (CUDA minor version compatibility)"
+            f"cu{wheel.digits} wheel beside toolkit {toolkit} (CUDA minor version compatibility)",
         )
     # Why its architectures were not measured; empty: they were.
     unverified = candidate.variant.unverified
     if unverified:
         yield warn(
+            Topic.GPU_CODE,
             f"the GPU architectures of torch {candidate.torch} cu{wheel.digits} were not read in "
-            f"its wheel ({unverified}): validate the image on your GPU"
+            f"its wheel ({unverified}): validate the image on your GPU",
         )
 
 
@@ -343,8 +345,9 @@ def check_device_code(candidate: Candidate) -> Iterator[Finding]:
                 )
             elif fit == "ptx":
                 yield warn(
+                    Topic.GPU_CODE,
                     f"{part} runs on {arch} only through PTX, which the driver compiles "
-                    "at first use"
+                    "at first use",
                 )
         if candidate.toolkit_facts and arch.capability not in candidate.toolkit_facts.nvcc_archs:
             yield _refuse_arch_of_nvcc(arch, candidate)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -51,7 +53,7 @@ def in_one_line(text: str) -> str:
 def test_the_json_of_plan_is_alone_on_stdout() -> None:
     finished = run_process("plan", "cu126-torch25", "cu118-torch215", "--json")
 
-    assert finished.returncode == 0
+    assert finished.returncode == 2
     accepted, refused = json.loads(finished.stdout)["images"]
     assert (accepted["name"], accepted["status"]) == ("cu126-torch25", "accepted")
     assert (accepted["toolkit_cuda"], accepted["wheel_cuda"]) == ("12.6", "12.4")
@@ -68,6 +70,16 @@ def test_render_writes_a_context_for_plain_docker(tmp_path: Path) -> None:
     names = {path.name for path in context.iterdir()}
     assert {"Dockerfile", "host", "locks", "scripts", "wheels"} <= names
     assert (context / "locks" / "torch.txt").read_text().count("--hash=sha256:") > 10
+
+
+def test_render_names_no_option_that_it_has_not(tmp_path: Path) -> None:
+    """Options in a command of another verb, which stands in backticks, are that verb's."""
+    finished = call("render", "cu124-torch25-colossalai", "--out", str(tmp_path))
+
+    message = re.sub("`[^`]*`", "", finished.stderr)
+    own_options = re.findall("--[a-z-]+", call("render", "--help").stdout)
+    assert re.findall("--[a-z-]+", message)
+    assert set(re.findall("--[a-z-]+", message)) <= set(own_options)
 
 
 def test_render_removes_files_of_an_earlier_context(tmp_path: Path) -> None:
@@ -89,6 +101,8 @@ def test_render_names_the_image_as_validate_looks_for_it(tmp_path: Path) -> None
     finished = call("render", "cu126-torch25", "--out", str(tmp_path), "--matrix", str(with_prefix))
 
     assert "docker build -t mine-cu126-torch25-candidate " in finished.stderr
+    header = (tmp_path / "cu126-torch25" / "context" / "Dockerfile").read_text().split("FROM")[0]
+    assert "docker build -t mine-cu126-torch25-candidate ." in header
     options = f"--tag --matrix {with_prefix} --out {tmp_path}"
     assert f"`nox -s validate -- cu126-torch25 {options}`" in in_one_line(finished.stderr)
 
@@ -254,6 +268,36 @@ def test_another_error_that_an_interrupt_causes_is_an_interrupt(
     assert finished.returncode == status, finished.stderr
     assert message in in_one_line(finished.stderr)
     assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "imported", "status", "message"),
+    [
+        # It sets a handler of its own later: there is nothing to clean up yet.
+        ("images", "typer", -signal.SIGINT, ""),
+        # Process 1 of a container is not ended by a signal that it does not handle.
+        ("validate", "argparse", 130, "stopped\n"),
+    ],
+)
+def test_ctrl_c_while_modules_are_imported_shows_no_traceback(
+    program: str, imported: str, status: int, message: str, tmp_path: Path
+) -> None:
+    """Somebody who sees a typing error presses Ctrl-C within 0.3 s."""
+    module = tmp_path / f"{imported}.py"
+    module.write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(9)"
+    )
+
+    finished = subprocess.run(
+        [sys.executable, "-m", program, "doctor"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (finished.returncode, finished.stderr) == (status, message)
 
 
 def test_a_full_disk_is_reported_with_the_free_space_of_the_folders() -> None:

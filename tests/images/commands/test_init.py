@@ -25,6 +25,7 @@ def test_the_matrix_has_two_images_that_nothing_speaks_against(tmp_path: Path) -
 def test_the_next_command_is_one_that_works(tmp_path: Path) -> None:
     written = call("init", str(tmp_path)).stderr
 
+    assert "with cu126-torch27 and cu130-torch214" in written
     matrix = tmp_path / "matrix.yaml"
     # The terminal wraps the message.
     assert f"`nox -s plan -- --matrix {matrix}`" in " ".join(written.split())

@@ -15,7 +15,7 @@ from images.locking import lock_file
 from images.locking.lock_file import Status as LockStatus
 from images.planning import plan
 from tests.support.checkout import ROOT
-from tests.support.commands import run
+from tests.support.commands import call, run
 from validate import report
 from validate.judge import Verdict
 from validate.terminal import wrapped
@@ -89,7 +89,56 @@ def test_images_without_a_lock_share_one_note() -> None:
     (note,) = (line for line in table(PLAN, {}) if "makes it where" in line)
 
     assert "`nox -s lock -- NAME`" in note
-    assert WITHOUT_LOCK in note
+    assert note.startswith(WITHOUT_LOCK)
+
+
+def test_the_table_of_the_whole_matrix_comes_last_and_below_at_most_a_screen_of_notes() -> None:
+    lines = plan_at(80)
+
+    header = next(number for number, line in enumerate(lines) if line.startswith("image "))
+    # A blank line, then the number of images.
+    assert header + 1 + len(PLAN) + 2 == len(lines)
+    assert header <= 40
+
+
+def test_warnings_on_several_images_are_named_by_topic_and_those_on_one_in_full() -> None:
+    first, second = PLAN[:2]
+    (warning, *_) = first.warnings
+
+    on_one = list(table([first], {}))
+    on_two = list(table([first, second], {}))
+
+    assert f"{first.name}: warning: {warning}" in on_one
+    assert not any(warning in line for line in on_two)
+    assert any("`nox -s plan -- NAME` prints those of an image in full" in line for line in on_two)
+    for finding in first.findings:
+        assert any(line.startswith(f"  {finding.topic}: {first.name}") for line in on_two)
+
+
+@pytest.mark.parametrize(
+    ("selectors", "status"),
+    [
+        ([], 0),
+        (["cu126-torch25"], 0),
+        (["cu118-torch25"], 2),
+        (["cu126-torch25", "cu118-torch25"], 2),
+        (["cu118-*"], 2),
+        # Beside accepted images, a refused one that only a condition or glob matches is none that
+        # was asked for.
+        (["*-torch25"], 0),
+        (["torch=2.5"], 0),
+        (["torch=2.5", "cuda=11.8"], 2),
+    ],
+)
+@pytest.mark.parametrize("output", [(), ("--json",), ("--names",)])
+def test_a_refused_image_that_was_asked_for_ends_plan_with_status_2(
+    selectors: list[str], status: int, output: tuple[str, ...]
+) -> None:
+    """As `build` ends, which refuses the same images."""
+    finished = call("plan", *selectors, *output)
+
+    assert finished.returncode == status
+    assert finished.stdout
 
 
 def test_an_image_with_a_stale_lock_is_stale() -> None:
@@ -97,7 +146,8 @@ def test_an_image_with_a_stale_lock_is_stale() -> None:
 
     lines = list(table([first], {first.name: LockStatus.STALE}))
 
-    assert lines[1].split()[:2] == ["cu126-torch25", "stale"]
+    assert ["cu126-torch25", "stale"] in [line.split()[:2] for line in lines]
+    assert lines[-1] == "1 image: 1 stale"
 
 
 def test_an_image_without_a_lock_has_a_row_and_a_note_and_is_counted() -> None:
@@ -105,7 +155,7 @@ def test_an_image_without_a_lock_has_a_row_and_a_note_and_is_counted() -> None:
 
     lines = list(table(PLAN, locks))
 
-    row, note = (line for line in lines if line.startswith(WITHOUT_LOCK))
+    note, row = (line for line in lines if line.startswith(WITHOUT_LOCK))
     assert row.split()[1:3] == ["no", "lock"]
     assert note == (
         f"{WITHOUT_LOCK}: no lock: can't be built here; `nox -s lock -- NAME` makes it "
@@ -118,7 +168,6 @@ def test_an_image_without_a_lock_has_a_row_and_a_note_and_is_counted() -> None:
 
 def test_the_torch_of_each_locked_image_is_tracked_or_kept_until_a_day_that_is_shown() -> None:
     sources = load()
-    lines = list(table(PLAN, {}))
     tracked = plan.select(sources.matrix.nightly.track, sources)
     tracked_torch = {image.image_name.torch for image in tracked}
     images = [image.image for image in PLAN if image.image]
@@ -127,9 +176,8 @@ def test_the_torch_of_each_locked_image_is_tracked_or_kept_until_a_day_that_is_s
     for image in PLAN:
         if locks.get(image.name) is not LockStatus.PRESENT:
             continue
-        notes = [
-            line for line in lines if image.name in line and ": kept as it is until 202" in line
-        ]
+        lines = table([image], {})
+        notes = [line for line in lines if ": kept as it is until 202" in line]
         assert bool(notes) is bool(image.kept_reason), image.name
         assert notes or image.image_name.torch in tracked_torch, image.name
 
@@ -159,7 +207,7 @@ def on_terminal(columns: int, **environ: str) -> str:
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
-        check=True,
+        check=False,
     )
     os.close(terminal)
     output = os.read(our_end, 100_000).decode()
@@ -187,6 +235,35 @@ def test_no_color_switches_colours_off_if_it_is_not_empty() -> None:
 
     assert not re.search(any_colour, on_terminal(60, NO_COLOR="1"))
     assert f"{RED}refused" in on_terminal(60, NO_COLOR="")
+
+
+@pytest.mark.parametrize("indent", ["    ", "      "])
+def test_a_command_that_fits_in_a_line_is_not_broken(indent: str) -> None:
+    command = "`nox -s lock -- cu126-torch25`"
+    for filler in range(80):
+        line = f"{'x' * filler} no lock: {command} makes it"
+
+        assert command in wrapped(line, 60, indent)
+        assert max(map(len, wrapped(line, 60, indent).splitlines())) <= max(60, filler)
+
+
+def test_a_command_that_is_longer_than_a_line_is_broken_at_its_spaces() -> None:
+    command = f"`{' '.join(['word'] * 20)}`"
+
+    lines = wrapped(f"next: {command}", 40).splitlines()
+
+    assert max(map(len, lines)) <= 40
+    assert " ".join(" ".join(lines).split()) == f"next: {command}"
+
+
+def test_errors_are_wrapped_at_the_width_of_the_terminal() -> None:
+    on_80 = run("build", "cu118-torch215", COLUMNS="80").stderr
+    in_pipe = run("build", "cu118-torch215", COLUMNS="").stderr
+
+    assert on_80.startswith("error cu118-torch215: is refused: ")
+    assert max(map(len, on_80.splitlines())) <= 80
+    assert on_80.split() == in_pipe.split()
+    assert len(in_pipe.splitlines()) == 2
 
 
 def test_a_pipe_gets_whole_lines_without_colours() -> None:

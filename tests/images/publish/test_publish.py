@@ -226,7 +226,7 @@ def test_what_others_attached_is_neither_counted_nor_copied_nor_signed(
 
     assert "latest stays: the gpu tier was not judged" in result.unmoved_tags
     assert "latest" not in result.tags
-    warning = "2 attachments count for nothing: --key did not sign them"
+    warning = "2 attachments ignored: not signed by --key"
     assert any(warning in message for message in publisher.messages)
     assert publisher.signed_statements() == ONE_OF_EACH
     assert len(publisher.published_image().statements) == 5

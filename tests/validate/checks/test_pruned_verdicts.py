@@ -122,7 +122,7 @@ def test_a_library_with_code_for_the_host_only_needs_no_section_table(site: Site
     contents = {"pkg/lib.so": host_library, "pkg/other.so": ONLY_90, "pkg/old.so": BITS_32}
     site.install("pkg", "1.0", contents)
 
-    assert judged(pruned_claim()) == (Status.PASS, "1 libraries hold code for sm_90 alone")
+    assert judged(pruned_claim()) == (Status.PASS, "1 library with code for sm_90 alone")
 
 
 # ---- Libraries that Hypothesis draws.

@@ -12,7 +12,7 @@ from validate.claims import Claim
 from validate.environment import nvml
 from validate.environment.nvml import Gpu
 from validate.harness.forked import attempt, list_mapped_files
-from validate.judging import Finding, cause, failed, joined, listed, passed, suspects
+from validate.judging import Finding, cause, failed, joined, listed, passed, plural, suspects
 from validate.kernels.judge import dotted
 from validate.kernels.runner import environment
 
@@ -113,7 +113,7 @@ def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Find
         return failed(f"{joined(problems)}{suspects(evidence)}")
 
     gpus = evidence["cuda"]["gpus"]
-    count = f"{len(gpus)} GPUs" if len(gpus) > 1 else f"{len(gpus)} GPU"
+    count = plural(len(gpus), "GPU")
     names = listed([describe_gpu(gpu) for gpu in gpus])
     driver = evidence["nvml"].get("driver", "?")
     source = "as the host says" if inventory else "as libcuda and torch both say"

@@ -49,6 +49,7 @@ from validate.judging import (
     listed,
     matches,
     not_applicable,
+    plural,
     unproven,
 )
 
@@ -620,16 +621,16 @@ def list_kernels(served: KernelCounts, state: str) -> str:
 
 
 def describe_code(expect: CodeExpect, with_code: Mapping[str, MeasuredFile]) -> str:
-    """Return `12 kernels in 1 files serve sm_80, sm_90 (PTX)`, or `1 libraries serve sm_80`."""
+    """Return `12 kernels in 1 file for sm_80, sm_90 (PTX)`, or `1 library for sm_80`."""
     kernels = sum(file.get("kernels", 0) for file in with_code.values())
     if kernels:
-        what = f"{kernels} kernels in {len(with_code)} files"
+        what = f"{plural(kernels, 'kernel')} in {plural(len(with_code), 'file')}"
     else:
-        what = f"{len(with_code)} libraries"
+        what = plural(len(with_code), "library", "libraries")
     archs = []
     for arch, form in expect["archs"].items():
         archs.append(f"sm_{arch} (PTX)" if form == "jit" else f"sm_{arch}")
-    return f"{what} serve {', '.join(archs)}"
+    return f"{what} for {', '.join(archs)}"
 
 
 def judge_pruned(
@@ -680,7 +681,8 @@ def describe_pruned(expect: PrunedExpect, archs: str, with_code: Mapping[str, Me
 
     `archs` names the claimed architectures.
     """
-    text = f"{len(with_code)} libraries hold code for {archs} alone"
+    libraries = plural(len(with_code), "library", "libraries")
+    text = f"{libraries} with code for {archs} alone"
     # Where a library has no code for a claimed architecture, what serves it instead stays: of
     # sm_86, for example, it is code for sm_80, or PTX.
     others: set[str] = set()
