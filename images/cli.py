@@ -60,7 +60,10 @@ def _find_repeated_option(options: Sequence[Any], arguments: Sequence[str]) -> s
 
     `options` are click's. `arguments` are those of the command line behind the verb.
     """
-    with_value = {name: option for option in options if not option.is_flag for name in option.opts}
+    with_value = {}
+    for option in options:
+        if not option.is_flag:
+            with_value.update(dict.fromkeys(option.opts, option))
     seen = set()
     remaining = iter(arguments)
     for argument in remaining:
