@@ -40,7 +40,7 @@ CLAIMS = ("pins/einops", "files/recorded")
 OPTIONS = ("--tier", "static", "--claim", CLAIMS[0], "--claim", CLAIMS[1])
 BUILT = "cu132-torch215"
 """An image whose context needs no wheel from elsewhere."""
-PATIENCE = 300.0
+PATIENCE = 900.0
 
 
 @dataclass(frozen=True)
