@@ -28,7 +28,7 @@ from images.planning import chooser
 from images.site.runs import Run, newest_first
 from images.validation.rows import Row
 from validate.claims import Claim, Tier
-from validate.judging import Status, listed
+from validate.judging import Status, listed, plural
 
 _GPU_TIERS = (Tier.GPU, Tier.MULTIGPU)
 
@@ -107,13 +107,13 @@ class TierRun(Row):
         number = self.counts.get(self.verdict, 0)
         total = sum(self.counts.values())
         if self.verdict is Status.FAIL:
-            return f"failed {number} of the {total} claims of that run"
+            return f"failed {number} of the {plural(total, 'claim')} of that run"
         if self.verdict is Status.UNPROVEN:
-            return f"left {number} of the {total} claims of that run unproven"
+            return f"left {number} of the {plural(total, 'claim')} of that run unproven"
 
         known = self.counts.get(Status.KNOWN, 0)
-        and_known = f" and showed {known} known silent faults" if known else ""
-        return f"passed the {number} claims of that run{and_known}"
+        and_known = f" and showed {plural(known, 'known silent fault')}" if known else ""
+        return f"passed the {plural(number, 'claim')} of that run{and_known}"
 
 
 @dataclass(frozen=True)

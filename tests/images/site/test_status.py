@@ -61,7 +61,7 @@ def test_claims_that_were_added_do_not_turn_a_pass_into_anything_else() -> None:
     assert status.passed_on == ["H200"]
     (gpu_run,) = [run for run in status.deciding if run.tier is Tier.GPU]
     assert gpu_run.phrase == (
-        "passed the 1 claims of that run on H200, 2026-11-10; 1 claim is newer"
+        "passed the 1 claim of that run on H200, 2026-11-10; 1 claim is newer"
     )
 
 
@@ -155,7 +155,7 @@ def test_known_faults_are_counted_beside_the_claims_that_passed() -> None:
     (gpu_run,) = status_of(run).deciding
 
     assert gpu_run.verdict is Status.PASS
-    assert gpu_run.phrase.startswith("passed the 1 claims of that run and showed 1 known silent")
+    assert gpu_run.phrase.startswith("passed the 1 claim of that run and showed 1 known silent")
 
 
 # --- the sentence of a machine --------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_gpu_on_which_nothing_ran_is_named_before_others() -> None:
 
     assert sentence.startswith(
         "Its gpu tier has not run on GeForce RTX 3090 (sm_86). "
-        "It passed the 1 claims of that run on H200, 2026-11-10 (image ID "
+        "It passed the 1 claim of that run on H200, 2026-11-10 (image ID "
     )
 
 
@@ -188,7 +188,7 @@ def test_a_run_of_the_same_image_id_is_about_the_build() -> None:
 
     assert is_about_build
     assert sentence == (
-        "this build is, bit for bit, the image whose gpu tier passed the 1 claims of that run on "
+        "this build is, bit for bit, the image whose gpu tier passed the 1 claim of that run on "
         "H200, 2026-11-10"
     )
 
