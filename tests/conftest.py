@@ -20,6 +20,10 @@ from xdist.scheduler import LoadScopeScheduling
 # A shell that starts tests in the background has them ignore SIGINT, and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# xdist sets COLUMNS in its workers, for pytest's own lines. With it, messages that go into a pipe
+# would be wrapped.
+os.environ.pop("COLUMNS", None)
+
 # How long an example takes is for the machine to say, and for what else runs on it.
 settings.register_profile(
     "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -100,10 +100,8 @@ def _unreachable_error(unreachable: Mapping[str, Sequence[Problem]]) -> UserErro
     )
     problems = []
     for host, names in images_by_host.items():
-        cause = (
-            f"this package index does not answer: {plural(len(names), 'image')} not locked "
-            f"({', '.join(names)})"
-        )
+        were_not_locked = f"{plural(len(names), 'image was', 'images were')} not locked"
+        cause = f"this package index does not answer: {were_not_locked} ({', '.join(names)})"
         problems.append(Problem(where=host, cause=cause, then=then))
     return UserError(problems, code=1)
 

@@ -65,7 +65,7 @@ UPSTREAMS_GAP = {"file": "pkg/lib.so", "archs": [90], "reason": "upstream"}
         pytest.param(
             fatbins.library(WHOLE),
             code_claim({**FOR_80_AND_90, "86": "cubin"}),
-            "1 kernels",
+            "1 kernel in 1 file",
             id="code-for-sm-80-runs-on-sm-86",
         ),
         pytest.param(
