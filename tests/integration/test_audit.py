@@ -103,7 +103,7 @@ def faulty(
 @pytest.mark.engine
 def test_faults_that_need_no_promise_are_found_and_nothing_else(faulty: Verdict) -> None:
     found = faults(faulty)
-    assert set(found) == set(AUDITED["found"])
+    assert set(found) == set(AUDITED["found"]), found
     assert [name for name, told in AUDITED["found"].items() if told not in found[name]] == []
 
 

@@ -337,7 +337,7 @@ that reads files opens none."""
 @pytest.mark.parametrize(
     ("reads", "comes", "waits"),
     [
-        (own_python, "static.files", "static.owners"),
+        (own_python, "static.files", "static.records"),
         (validation_containers, "cpu.compiler", "cpu.triton"),
     ],
     ids=["our Python outside", "the image's own"],
@@ -371,6 +371,7 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
     claims = validating.claims_of(image(NAME), SOURCES, {}, (), tuple(Tier))
     # None of the claims that would keep the image from being run.
     asked = replace(claims.measured_by([comes, waits]), admission=())
+    assert {claim.probe for claim in asked.claims} == {comes, waits}
     monkeypatch.setattr(validating, "claims_of", lambda *_, **__: asked)
     options: Any = {"tiers": (Tier.STATIC, Tier.CPU), "gpus": GpuMode.NONE, "say": kill}
     with pytest.raises(UserError, match="reports no lack of memory"):
