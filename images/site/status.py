@@ -91,10 +91,8 @@ class TierRun(Row):
         on_gpus = f" on {self.gpus}" if self.gpus else ""
         day = f"{self.date}" if self.date else "day not recorded"
         parts = [f"{self._result}{on_gpus}, {day}"]
-        if self.newer == 1:
-            parts.append("1 claim is newer")
-        elif self.newer:
-            parts.append(f"{self.newer} claims are newer")
+        if self.newer:
+            parts.append(f"{plural(self.newer, 'claim is', 'claims are')} newer")
         if not self.layers_recorded:
             parts.append("its layers are not recorded")
         if self.moved:

@@ -1,6 +1,7 @@
 """files: every file of a distribution is as its RECORD says, and importable code has an owner."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from images.planning import expectations
 from tests.support.judging import fails
 from tests.support.site_packages import Site, measure_and_judge, static_claim
 from validate.checks.static import files
+from validate.environment.installed import Distribution
 from validate.judging import Finding, Status
 
 RECORDED = static_claim("files", "recorded", "files", unowned=expectations.START_FILES)
@@ -130,3 +132,16 @@ def test_a_source_tree_is_known_by_the_settings_of_its_project(
     (tmp_path / settings).touch()
 
     assert files.is_source_tree(str(tmp_path / folder)) is is_source
+
+
+def test_files_beside_a_package_whose_metadata_is_closed_to_this_user_are_not_strays(
+    tmp_path: Path,
+) -> None:
+    """Its RECORD, which this user may not read, may list them: `umask 077; pip install`."""
+    (tmp_path / "mine.py").touch()
+    known: Any = {"version": "1", "location": str(tmp_path), "tags": (), "requires": ()}
+    readable = Distribution(name="a", info=tmp_path / "a", entries=(), **known)
+    closed = Distribution(name="b", info=tmp_path / "b", entries=None, readable=False, **known)
+
+    assert list(files.find_unowned([readable])) == [f"{tmp_path}/mine.py"]
+    assert list(files.find_unowned([readable, closed])) == []

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, TypedDict
 
 from validate.claims import ImageKind
-from validate.judging import Finding, conclude, failed, listed, passed, unproven
+from validate.judging import Finding, conclude, failed, listed, passed, plural, unproven
 
 _USER = "1001"
 """The user with whom our Dockerfiles end (templates/stages/image.j2)."""
@@ -314,7 +314,8 @@ def describe_wasted(files: WastedFiles) -> str:
     """Return a sentence that names a build step, its layer and the bytes that it wastes."""
     step = f"step `{files['step']}`" if files["step"] else "a step"
     megabytes = files["bytes"] / 1e6
-    what = f"{files['files']} files ({megabytes:.1f} MB) of lower layers, {files['largest']} first"
+    number = plural(files["files"], "file")
+    what = f"{number} ({megabytes:.1f} MB) of lower layers, {files['largest']} first"
     if files["how"] == "copied":
         remedy = "set owner and mode in the step that brings them (COPY --chown, one RUN)"
         does = f"copies {what}, with the same content"
