@@ -128,8 +128,10 @@ def split_unread(verdict: Verdict) -> tuple[Verdict, list[ClaimVerdict]]:
 def _is_unread(claim_verdict: ClaimVerdict) -> bool:
     """Return whether a claim is UNPROVEN only because this user may not read some files.
 
-    Then its probe needs root, this process has another user, and the probe ran to its end: it found
-    no fault in the files that it could read, and recorded the others as `unreadable`.
+    Such a claim has a probe that needs root, while this process is not root. The probe ran to its
+    end, and recorded the files that it could not read as `unreadable`. (A fault in those that it
+    could read would have made the claim FAIL.) A claim that says itself why it can't be proven
+    (`claim.unproven`) is none of them.
     """
     claim = claim_verdict.claim
     if claim_verdict.status is not Status.UNPROVEN or claim.unproven or os.geteuid() == 0:

@@ -210,14 +210,14 @@ def read_top_level(info: Path) -> set[str]:
 
 
 def import_modules(modules: Sequence[str], extensions: Sequence[str] = ()) -> ImportedPackage:
-    """Import these modules in this process, and return which were imported. It ends at an error.
+    """Import these modules in this process, up to the first error, and return which were imported.
 
     `extensions` are compiled modules. The package itself may import them in another order, so one
     that can't be the first of a circular import is left out (scipy 1.17.1 has one,
     `scipy.linalg._matfuncs_sqrtm_triu`).
 
-    With an error also go `asks_for_gpu`, whether it was raised for lack of a GPU, and
-    `missing_module`, the module that is not installed if that is the cause.
+    After an error, the result also has `error`, `asks_for_gpu` (it was raised for lack of a GPU)
+    and `missing_module` (the module that is not installed, if that is the cause).
 
     A module that raises is tried again after torch was imported: kernels for torch need its
     libraries in the process.
