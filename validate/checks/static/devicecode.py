@@ -35,7 +35,13 @@ from typing import Literal, NamedTuple, TypedDict, cast
 
 from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.fatbin import Entry, FatbinError, Region
-from validate.binaries.kernel_states import FAULTS, Excuses, KernelByDesign, RegionCode
+from validate.binaries.kernel_states import (
+    FAULTS,
+    Excuses,
+    KernelByDesign,
+    RegionCode,
+    Surplus,
+)
 from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
@@ -158,64 +164,59 @@ class CodeEvidence(TypedDict):
 
 
 class FileTask(NamedTuple):
-    """A file to inspect for a claim."""
+    """A library to inspect for a claim."""
 
     subject: str
     file: str
     shown: str
-    """Its path below the folder of packages."""
+    """Its path below the folder of packages: `torch/lib/libtorch_cuda.so`."""
     targets: tuple[int, ...]
-    """The architectures that are claimed: 90 for sm_90."""
+    """The GPU architectures that are claimed: 90 for sm_90."""
     by_design: tuple[KernelByDesign, ...] | None
-    """None: the file is NVIDIA's own, which pruning takes as a whole."""
+    """Kernels that are empty on purpose. None: single kernels are not looked at, because the file
+    is NVIDIA's own."""
     kind: Kind
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CodeEvidence]]:
-    """Yield the subject of each claim, and the compiled GPU code in the files that it is about.
+    """Yield, for each claim, its subject and the GPU code in the libraries that it is about.
 
-    A claim is about the libraries of an installed package, for example. Nothing is run: the files
-    are read, several at a time, one on each core.
+    Nothing of the libraries is run. Their files are read, several at a time, one on each core.
     """
     _, _, distributions = installed.read_user_python()
-    # Subject of a claim -> file -> its code.
-    code_by_subject: dict[str, dict[str, MeasuredFile]] = {}
     tasks: list[FileTask] = []
     for claim in claims:
-        code_by_subject[claim.subject] = {}
         tasks += list_tasks(claim, distributions)
 
-    # The largest files first, so that no core waits for another one at the end.
+    # Begin with the largest files. Otherwise one core may still read a large one when all others
+    # have finished.
     tasks.sort(key=lambda task: Path(task.file).stat().st_size, reverse=True)
+    # Subject of a claim -> path of a library -> what was measured.
+    libraries: dict[str, dict[str, MeasuredFile]] = {claim.subject: {} for claim in claims}
     for task, measured in map_on_all_cores(inspect_file, tasks):
-        code_by_subject[task.subject][task.shown] = measured
-    for subject, files in code_by_subject.items():
-        yield subject, {"files": dict(sorted(files.items()))}
+        libraries[task.subject][task.shown] = measured
+
+    for subject, measured_files in libraries.items():
+        yield subject, {"files": dict(sorted(measured_files.items()))}
 
 
 def list_tasks(claim: Claim, distributions: Sequence[Distribution]) -> list[FileTask]:
-    """Return which files to read for a claim about compiled GPU code, and what to look for.
+    """Return a task for each library that a claim is about.
 
-    They are the files beside installed packages that the claim's patterns match; links are left
-    out. Whether they are the files that RECORD lists is for the check `files` to find.
+    A task says which file to read, and what to look for. The claim has patterns of libraries
+    (`torchao/_C.*so`), below the folders in which `distributions`, the installed packages, lie.
     """
     expect = claim.expect
-    # Both are inspected: the judge demands code of files that match `files`, not of `also`.
+    # Files that match `files` must have GPU code, those that match `also` may have it.
     patterns = (*expect["files"], *expect.get("also", ()))
-    # Path -> path below the folder of packages, by which evidence names the file.
-    chosen: dict[str, str] = {}
-    for location in installed.locations(distributions):
-        for pattern in patterns:
-            for path in sorted(glob_files(location, pattern)):
-                if Path(path).is_file() and not Path(path).is_symlink():
-                    chosen.setdefault(path, path.removeprefix(f"{location}/"))
+    shown_by_path = find_libraries(patterns, installed.locations(distributions))
     if expect["kind"] == "pruned":
-        return list(list_pruned_tasks(claim, chosen, distributions))
+        return list(list_pruned_tasks(claim, shown_by_path, distributions))
 
     targets = tuple(int(arch) for arch in expect["archs"])
     by_design = tuple(expect.get("by_design", ()))
     tasks = []
-    for path, shown in chosen.items():
+    for path, shown in shown_by_path.items():
         task = FileTask(
             subject=claim.subject,
             file=path,
@@ -228,29 +229,42 @@ def list_tasks(claim: Claim, distributions: Sequence[Distribution]) -> list[File
     return tasks
 
 
-def glob_files(folder: str, pattern: str) -> Iterable[str]:
-    """Return what Path(folder).glob(pattern) finds, as strings.
+def find_libraries(patterns: Iterable[str], folders: Iterable[str]) -> dict[str, str]:
+    """Return the files below these folders that match one of the patterns, without links.
 
-    Path.glob walks all folders again for each pattern like `**/NAME` or `pkg/**/NAME`. Here all
-    such patterns share one walk.
+    The result is the path of each file -> its path below the folder: `/opt/lib/a.so` -> `a.so`.
     """
-    parent, double_star, name = pattern.partition("**/")
-    has_wildcard_in_parent = not set(parent).isdisjoint("*?[")
-    if not double_star or "/" in name or has_wildcard_in_parent:
+    shown_by_path: dict[str, str] = {}
+    for folder in folders:
+        for pattern in patterns:
+            for path in sorted(glob_files(folder, pattern)):
+                if Path(path).is_file() and not Path(path).is_symlink():
+                    shown_by_path.setdefault(path, path.removeprefix(f"{folder}/"))
+    return shown_by_path
+
+
+def glob_files(folder: str, pattern: str) -> Iterable[str]:
+    """Return the paths below a folder that match a pattern, such as `pkg/**/lib*.so`.
+
+    They are those of `Path(folder).glob(pattern)`. But glob walks through all folders again for
+    each pattern with `**`. Here, patterns share one walk.
+    """
+    # `pkg/**/lib*.so` -> `pkg/` and `lib*.so`.
+    top, double_star, name_pattern = pattern.partition("**/")
+    has_wildcard_in_top = not set(top).isdisjoint("*?[")
+    if not double_star or has_wildcard_in_top or "/" in name_pattern:
         return map(str, Path(folder).glob(pattern))
 
-    # Name of a file -> the folders that have such a file.
-    folders_by_name = walk_once(f"{folder}/{parent}")
     paths = []
-    # The last part of the pattern may have wildcards, too: `**/lib*.so`.
-    for fitting_name in fnmatch.filter(folders_by_name, name):
-        for fitting_folder in folders_by_name[fitting_name]:
-            paths.append(f"{fitting_folder}/{fitting_name}")
+    folders_by_name = list_all_files(f"{folder}/{top}")
+    for name in fnmatch.filter(folders_by_name, name_pattern):
+        for parent in folders_by_name[name]:
+            paths.append(f"{parent}/{name}")
     return paths
 
 
 @cache
-def walk_once(top: str) -> Mapping[str, Sequence[str]]:
+def list_all_files(top: str) -> Mapping[str, Sequence[str]]:
     """Return the names of all files below a folder, each with the folders that have such a file."""
     folders_by_name: dict[str, list[str]] = {}
     for folder, _, names in os.walk(top):
@@ -260,24 +274,25 @@ def walk_once(top: str) -> Mapping[str, Sequence[str]]:
 
 
 def list_pruned_tasks(
-    claim: Claim, chosen: Mapping[str, str], distributions: Sequence[Distribution]
+    claim: Claim, shown_by_path: Mapping[str, str], distributions: Sequence[Distribution]
 ) -> Iterator[FileTask]:
-    """Yield a task for each library from which code for other GPUs may have been taken out.
+    """Yield a task for each library that the pruner works on.
 
-    To do that is called pruning. `chosen`: path -> path below the folder of packages. Files that
-    are no 64-bit ELF are left out, because linker scripts have names of libraries, too. NVIDIA's
-    own libraries are left out unless the claim says that they were pruned (`nvidia`).
+    The pruner is a build step of images for one GPU architecture: it takes the code for other GPUs
+    out of libraries. It leaves NVIDIA's own libraries alone unless the claim says `nvidia`.
+
+    `shown_by_path` are candidates: whole path -> path below the folder of packages.
     """
     expect = claim.expect
     targets = tuple(int(arch) for arch in expect["archs"])
     owners = installed.owners(distributions)
-    for path, shown in chosen.items():
-        with Path(path).open("rb") as stream:
-            header = stream.read(elf.HEADER_BYTES)
-        if not header.startswith(elf.MAGIC) or elf.is_32bit(header):
+    for path, shown in shown_by_path.items():
+        # Some files that are named like libraries are none: linker scripts are text.
+        if not is_64bit_elf(path):
             continue
 
-        # A file that no distribution lists is pruned, too. Its name may say that it is NVIDIA's.
+        # The distributions that list the file. If none does, the file's name may still say that it
+        # is NVIDIA's.
         owner_names = [owner.name for owner in owners.get(path, ())] or [""]
         is_nvidias = any(fatbin.is_nvidia_library(owner, path) for owner in owner_names)
         if is_nvidias and not expect["nvidia"]:
@@ -291,18 +306,24 @@ def list_pruned_tasks(
             file=path,
             shown=shown,
             targets=targets,
-            # None: the single kernels of NVIDIA's own libraries are not looked at, because the
-            # pruner does not look at them either.
             by_design=None if is_nvidias else tuple(by_design),
             kind="pruned",
         )
 
 
-def inspect_file(task: FileTask) -> tuple[FileTask, MeasuredFile]:
-    """Read which GPU code a file holds, and return that with the task that named the file.
+def is_64bit_elf(path: str) -> bool:
+    """Return whether a file is a program or library (ELF) for a 64-bit processor."""
+    with Path(path).open("rb") as stream:
+        header = stream.read(elf.HEADER_BYTES)
+    return header.startswith(elf.MAGIC) and not elf.is_32bit(header)
 
-    What is looked for depends on the kind of the claim (`task.kind`). A file that can't be read
-    gives an `error`; with `undecoded`, only because this machine lacks a library that decompresses.
+
+def inspect_file(task: FileTask) -> tuple[FileTask, MeasuredFile]:
+    """Read which GPU code a library holds, and return that with the task that named the file.
+
+    What is looked for depends on the kind of the claim (`task.kind`). If the file can't be read,
+    the result has only an `error`. It also has `undecoded` if only this machine can't read it,
+    because it lacks a library that decompresses (liblz4 or libzstd).
     """
     inspectors = {"kernels": inspect_kernels, "files": inspect_as_whole, "pruned": inspect_surplus}
     inspect = inspectors[task.kind]
@@ -313,9 +334,9 @@ def inspect_file(task: FileTask) -> tuple[FileTask, MeasuredFile]:
         ):
             return task, inspect(data, task)
     except FatbinError as error:
-        # The cause is of these types if ctypes could not load the library that decompresses the
-        # code, or found it without the function. Then nothing is known to be wrong with the file.
-        if isinstance(error.__cause__, OSError | AttributeError):
+        # ctypes raises these errors if it can't load a library, or finds no such function in it.
+        lacks_decompressor = isinstance(error.__cause__, OSError | AttributeError)
+        if lacks_decompressor:
             return task, {"error": str(error), "undecoded": True}
         return task, {"error": str(error)}
     except (OSError, ValueError) as error:
@@ -323,20 +344,21 @@ def inspect_file(task: FileTask) -> tuple[FileTask, MeasuredFile]:
 
 
 def inspect_as_whole(data: mmap.mmap, task: FileTask) -> MeasuredFile:
-    """Return which architectures a library has any code for, and what each target would run of it.
+    """Return which GPUs a library has any code for. Single kernels are not looked at.
 
-    `data` is the library's content. In the result, `served` is target -> machine code (`cubin`),
-    PTX that the driver compiles (`jit`), or `none`; `hidden` is what count_hidden returns. Single
-    kernels are not looked at: NVIDIA makes many for one architecture only, and rightly so.
+    NVIDIA's own libraries are inspected in this way: they have many kernels for one GPU only.
+
+    In the result, `served` says what each GPU of the task would run: machine code (`cubin`), PTX,
+    which the driver compiles first (`jit`), or `none`. `data` is the library's content.
     """
     regions = tuple(fatbin.read_regions(data))
-    # A library may have thousands of entries. Of all that are alike (machine code or PTX, for one
-    # architecture), one is enough.
-    entry_of_kind: dict[tuple[bool, int, str], Entry] = {}
+    # A large library has thousands of entries: pieces of code for one architecture. One entry of
+    # each kind is enough to know what a GPU can run.
+    entry_by_kind: dict[tuple[bool, int, str], Entry] = {}
     for region in regions:
         for entry in kernel_states.entries_with_code(data, region):
-            entry_of_kind[entry.kind] = entry
-    entries = entry_of_kind.values()
+            entry_by_kind[entry.kind] = entry
+    entries = entry_by_kind.values()
 
     served: dict[str, KernelCounts | str] = {}
     for target in task.targets:
@@ -349,10 +371,11 @@ def inspect_as_whole(data: mmap.mmap, task: FileTask) -> MeasuredFile:
 
 
 def count_hidden(regions: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
-    """Return for each target the number of regions in which a mark hides code that it would run.
+    """Count the parts of a library whose code a GPU needs, but the driver does not see.
 
-    The mark says that pruning took the code out, so the driver passes it over. Targets without such
-    a region are left out. Keys are targets as text: `90`.
+    `regions` are these parts, each compiled from one source file. Code is hidden if it bears the
+    mark "taken out" although it is still there. Returns `{"90": 2}` if two regions hide code from
+    an sm_90. GPUs from which nothing is hidden are left out.
     """
     counts: Counter[str] = Counter()
     for region in regions:
@@ -362,40 +385,58 @@ def count_hidden(regions: Sequence[Region], targets: Sequence[int]) -> dict[str,
     return dict(counts)
 
 
-def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
-    """Return the GPU code in a library that the image's GPUs do not need and that is still there.
+class RemainingCode(NamedTuple):
+    """The code that a region of a library still has after pruning, as entries: one for each GPU."""
 
-    In an image for one GPU architecture, the code for others was overwritten with zeros (pruned).
-    `data` is the library's content, and `task.targets` are the GPUs to keep code for. Code that is
-    left is `surplus`; `marked` is code that bears the mark of pruning, and was not overwritten.
+    needed: frozenset[Entry]
+    """The GPUs of the image run it."""
+    surplus: frozenset[Entry]
+    """No GPU of the image runs it: the pruner should have taken it out."""
+    kept: frozenset[Entry]
+    """No GPU of the image runs it either, but the pruner leaves it on purpose. Without it, a fault
+    of the library would no longer show."""
 
-    In some regions of a library, code for other GPUs is left on purpose: a fault of the library
-    would no longer show without it. These regions are counted (`whole`).
+
+def sort_remaining_code(data: mmap.mmap, unneeded: Surplus) -> RemainingCode:
+    """Sort the code that is left in one region of a library by whether the image needs it.
+
+    `unneeded` names the region, and the code in it that no GPU of the image runs.
     """
-    # None: the library is NVIDIA's own, and the pruner decides about it as a whole.
+    # The pruner leaves the table of entries as it is, and overwrites their code with zeros.
+    remaining = frozenset(kernel_states.entries_with_code(data, unneeded.region))
+    surplus = remaining.intersection(unneeded.entries)
+    kept = remaining.intersection(unneeded.kept)
+    return RemainingCode(needed=remaining - surplus - kept, surplus=surplus, kept=kept)
+
+
+def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
+    """Return the GPU code that pruning should have taken out of a library, and its size.
+
+    An image for one GPU architecture needs no code for others. The pruner, a build step, overwrites
+    that code with zeros and marks it as taken out. Two things are faults: code for other GPUs that
+    is still there (`surplus`), and code that was marked but not overwritten (`marked`).
+
+    `data` is the library's content, `task.targets` are the GPUs of the image.
+    """
+    # Kernels that may be empty, by design of the library. None: it is NVIDIA's own.
     excuses = None if task.by_design is None else Excuses(task.by_design)
     archs: set[str] = set()
     surplus: list[Entry] = []
     marked: list[Entry] = []
     whole_regions = 0
-    # There is one `unneeded` for each region of the library, with the entries that no target needs.
-    # They are in `entries` if pruning takes them out, and in `kept` if it leaves the region whole.
     for unneeded in kernel_states.find_surplus(data, task.targets, excuses):
-        # Where pruning took an entry out, the file has zeros: that entry does not count any more.
-        entries_in_file = frozenset(kernel_states.entries_with_code(data, unneeded.region))
-        kept_on_purpose = entries_in_file.intersection(unneeded.kept)
-        if kept_on_purpose:
-            whole_regions += 1
-        surplus += entries_in_file.intersection(unneeded.entries)
-        # The architectures of what targets use, and of the surplus.
-        archs |= {name_arch(entry) for entry in entries_in_file - kept_on_purpose}
-        # Entries that bear the mark of pruning, and still have their code.
+        code = sort_remaining_code(data, unneeded)
+        surplus += code.surplus
         marked += unneeded.region.hidden
+        archs |= {name_arch(entry) for entry in code.needed | code.surplus}
+        if code.kept:
+            whole_regions += 1
+
     return {
         "archs": sorted(archs),
         "surplus": sorted({name_arch(entry) for entry in surplus}),
         "surplus_entries": len(surplus),
-        # `room` is what an entry takes in the file: compressed, and with padding.
+        # `room` is the space that code takes in the file: compressed, and with padding.
         "surplus_bytes": sum(entry.room for entry in surplus),
         "marked": sorted({name_arch(entry) for entry in marked}),
         "marked_bytes": sum(entry.room for entry in marked),
@@ -410,7 +451,7 @@ def name_arch(entry: Entry) -> str:
 
 
 class KernelTally:
-    """Counts the kernels of a library by their state on one target, and names the first faults."""
+    """Counts what the kernels of a library are on one GPU, and names the first faulty ones."""
 
     def __init__(self, target: int, excuses: Excuses) -> None:
         self._target = target
@@ -419,14 +460,15 @@ class KernelTally:
         self._named: dict[str, list[str]] = {}
 
     def add(self, code: RegionCode) -> None:
-        """Count the kernels of one region by their states, and the region if it lost its code.
+        """Count the kernels that were compiled from one source file, by what they are on the GPU.
 
-        A state is `cubin`, `jit`, `absent` or `stub`. A kernel that may be absent or a stub on this
-        target is counted under the reason in place of its state: `by_design`, `for_other_archs`.
+        There it is machine code (`cubin`), PTX (`jit`), missing (`absent`) or an empty `stub`. If
+        it may be missing or a stub, it is counted under the reason for that instead: it is made
+        `for_other_archs`, or is empty `by_design`.
         """
-        # Pruning may have taken out all the code of a region that this target would run. Then there
-        # may be no kernel to count, so the region itself is counted.
+        # If pruning took out all code for this GPU, there may be no kernel left to count.
         self._counts["emptied"] += int(code.is_lost(self._target))
+
         for kernel, state in code.states(self._target):
             state_or_excuse = self._excuses.apply(kernel, state, self._target)
             self._counts[state_or_excuse] += 1
@@ -441,23 +483,20 @@ class KernelTally:
 
 
 def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
-    """Return how many kernels of a library have which state on each target (`served`).
+    """Count the kernels of a library by what each of them is on the GPUs of the task.
 
-    `data` is the library's content. The result also counts its regions and kernels, and names the
-    architectures that it has code for.
+    In the result, `served` has the counts for each GPU (see KernelTally.add), for example
+    `{"90": {"cubin": 120, "absent": 2, ...}}`. `data` is the library's content.
     """
-    # Which kernels may be absent or stubs on a target, because their library never calls them
-    # there.
     excuses = Excuses(task.by_design or ())
     tallies = {target: KernelTally(target, excuses) for target in task.targets}
     archs: set[str] = set()
     kernels = 0
+    # A region is what was compiled from one source file: the same kernels for several GPUs.
     regions = tuple(fatbin.read_regions(data))
     for region in regions:
-        # Its entries are decompressed only once for all targets.
         code = RegionCode(data, region)
         archs |= {name_arch(entry) for entry in code.entries}
-        # Each kernel of the region once, whatever architectures it is there for.
         kernels += len(code.largest_kernels())
         for tally in tallies.values():
             tally.add(code)
@@ -474,25 +513,18 @@ def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
 def judge(subject: str, expect: CodeExpect | PrunedExpect, evidence: CodeEvidence) -> Finding:
     """Pass if libraries hold compiled code for each GPU architecture that the claim names.
 
-    A claim of the kind `pruned` passes if there is no other code: none that these GPUs do not need.
-    UNPROVEN if some files could not be decompressed, because the machine that measured lacks a
-    library for it, and the others show no fault.
+    A claim of the kind `pruned` is the opposite: it passes if there is no code for other GPUs.
+
+    UNPROVEN if nothing is wrong as far as files could be read, but the machine that measured could
+    not decompress some of them.
     """
     files = evidence["files"]
-    # A file that can't be read is a fault, unless only the machine that measured could not do it.
-    undecoded = []
-    reading_faults = []
-    for path, file in files.items():
-        if file.get("undecoded"):
-            undecoded.append(path)
-        elif "error" in file:
-            reading_faults.append(f"{path} can't be read: {file['error']}")
-
     if expect["kind"] == "pruned":
-        finding = judge_pruned(expect, files, reading_faults, undecoded)
+        finding = judge_pruned(expect, files)
     else:
-        finding = judge_code(subject, expect, files, reading_faults, undecoded)
+        finding = judge_code(subject, expect, files)
 
+    undecoded = list_undecoded(files)
     if undecoded and finding.status is not Status.FAIL:
         cause = files[undecoded[0]]["error"]
         return unproven(
@@ -502,37 +534,41 @@ def judge(subject: str, expect: CodeExpect | PrunedExpect, evidence: CodeEvidenc
     return finding
 
 
-def judge_code(
-    subject: str,
-    expect: CodeExpect,
-    files: Mapping[str, MeasuredFile],
-    reading_faults: Sequence[str],
-    undecoded: Sequence[str],
-) -> Finding:
-    """Pass if every library of a package has GPU code for every architecture that is claimed.
+def list_undecoded(files: Mapping[str, MeasuredFile]) -> list[str]:
+    """Return the files that the machine that measured could not decompress."""
+    return [path for path, file in files.items() if file.get("undecoded")]
 
-    `subject` names the package, and `files` is the path of a library -> what was measured.
-    `reading_faults` are sentences on files that can't be read. `undecoded` are the paths of files
-    that could not be decompressed where they were measured: they are taken to hold what is claimed.
+
+def find_unreadable(files: Mapping[str, MeasuredFile]) -> Iterator[str]:
+    """Yield a sentence for each file that can't be read because something is wrong with it."""
+    for path, file in files.items():
+        if "error" in file and not file.get("undecoded"):
+            yield f"{path} can't be read: {file['error']}"
+
+
+def judge_code(subject: str, expect: CodeExpect, files: Mapping[str, MeasuredFile]) -> Finding:
+    """Pass if every library of a package has code for every GPU architecture that is claimed.
+
+    `subject` names the package. `files` are its libraries: path -> what was measured.
     """
-    faults = [*reading_faults, *find_hidden_code(files)]
+    faults = [*find_unreadable(files), *find_hidden_code(files)]
     with_code: dict[str, MeasuredFile] = {}
     for path, file in files.items():
         if "error" not in file and file["archs"]:
             with_code[path] = file
 
-    # A pattern that matches no file, or no code, is a fault: a check that finds nothing to look at
-    # has failed.
-    may_hold_code = [*with_code, *undecoded]
+    # Each pattern of the claim must match a file with code. What is in a file that could not be
+    # decompressed is not known, so it may have some.
+    may_have_code = [*with_code, *list_undecoded(files)]
     for pattern in expect["files"]:
         if not fnmatch.filter(files, pattern):
             faults.append(f"{subject} has no {pattern}")
-        # A fault above, such as a file that can't be read, already explains why no code was seen.
-        elif not faults and not fnmatch.filter(may_hold_code, pattern):
+        # If there is a fault already, it explains why no code was seen.
+        elif not faults and not fnmatch.filter(may_have_code, pattern):
             faults.append(f"{pattern} of {subject} holds no code for any GPU")
 
-    # A claim without `files` is about a package that need not have code.
-    if not (expect["files"] or may_hold_code or faults):
+    # Without patterns, the package need not have any GPU code.
+    if not expect["files"] and not may_have_code and not faults:
         return not_applicable(f"{subject} brings no device code of its own")
 
     lacking, warnings = find_lacking_archs(expect, with_code)
@@ -553,19 +589,17 @@ def find_hidden_code(files: Mapping[str, MeasuredFile]) -> Iterator[str]:
 def find_lacking_archs(
     expect: CodeExpect, with_code: Mapping[str, MeasuredFile]
 ) -> tuple[list[str], list[str]]:
-    """Return two lists: faults, and warnings, of files that lack code for a claimed architecture.
+    """Return what libraries lack for the claimed GPU architectures: faults, and warnings.
 
-    It is a warning if upstream's own build of the file is known to lack it
-    (`expect["known_gaps"]`). `with_code` is the path of a file -> its code. `expect["archs"]` is an
-    architecture (`90`) -> the least that must be there for it: machine code (`cubin`) or PTX
-    (`jit`).
+    It is only a warning if upstream's own build of a library is known to lack the architecture.
+    `with_code`: path of a library -> what was measured of its code.
     """
     faults: list[str] = []
     warnings: list[str] = []
     for path, file in with_code.items():
+        # For example `90` (sm_90), for which the library must have `cubin`: machine code.
         for arch, form in expect["archs"].items():
             arch_faults = list(find_arch_faults(path, file, arch, form))
-            # Why upstream's own build lacks this architecture; empty if it is not known to.
             gap_reason = find_gap(expect["known_gaps"], path, arch)
             if not gap_reason:
                 faults += arch_faults
@@ -584,25 +618,33 @@ def find_gap(known_gaps: Sequence[KnownGap], path: str, arch: str) -> str:
 
 
 def find_arch_faults(path: str, file: MeasuredFile, arch: str, form: str) -> Iterator[str]:
-    """Yield what a file lacks for an architecture (`90`).
+    """Yield a sentence for each thing that a library lacks for one GPU architecture.
 
-    `form` is the least that must be there: `cubin` for machine code, `jit` if PTX is enough, which
-    the driver compiles. `file` is what was measured of the file at `path`. Raises KeyError if it
-    was not measured for `arch`.
+    `arch` is the architecture: `90` for sm_90. `form` is the least that must be there: `cubin`,
+    which is machine code, or `jit`, which is PTX that the driver compiles.
     """
     served = file["served"][arch]
-    if isinstance(served, str):
-        # The file was looked at as a whole: `served` is `cubin`, `jit` or `none`.
-        if served == "none":
-            yield f"{path} has no code for sm_{arch}, but {listed(file['archs'])}"
-        elif served == "jit" and form == "cubin":
-            yield f"{path} has only PTX for sm_{arch}, but {listed(file['archs'])}"
-        return
+    # Of a file that was inspected as a whole, it is only known what it has: `cubin`, `jit` or
+    # `none`. Else its kernels were counted.
+    if not isinstance(served, str):
+        yield from find_kernel_faults(path, file, arch, form)
+    elif served == "none":
+        yield f"{path} has no code for sm_{arch}, but {listed(file['archs'])}"
+    elif served == "jit" and form == "cubin":
+        yield f"{path} has only PTX for sm_{arch}, but {listed(file['archs'])}"
 
-    # Its kernels were counted by their state.
-    if served.get("emptied"):
-        regions = f"{served['emptied']} of {file['regions']} regions in {path}"
+
+def find_kernel_faults(path: str, file: MeasuredFile, arch: str, form: str) -> Iterator[str]:
+    """Yield a sentence for each kind of fault that kernels of a library have on one architecture.
+
+    For example `2 of 120 kernels in pkg/lib.so have no code for sm_90: KERNEL, KERNEL`. `arch` and
+    `form` are as for find_arch_faults.
+    """
+    counts = cast("KernelCounts", file["served"][arch])
+    if counts.get("emptied"):
+        regions = f"{counts['emptied']} of {file['regions']} regions in {path}"
         yield f"the sm_{arch} code of {regions} was emptied"
+
     complaints: dict[Literal["absent", "stub", "jit"], str] = {
         "absent": f"have no code for sm_{arch}",
         "stub": f"are empty stubs for sm_{arch}",
@@ -610,59 +652,54 @@ def find_arch_faults(path: str, file: MeasuredFile, arch: str, form: str) -> Ite
     if form == "cubin":
         complaints["jit"] = f"have only PTX for sm_{arch}, where machine code is expected"
     for state, complaint in complaints.items():
-        if served.get(state):
-            kernels = f"{served[state]} of {file['kernels']} kernels in {path}"
-            yield f"{kernels} {complaint}: {list_kernels(served, state)}"
-
-
-def list_kernels(served: KernelCounts, state: str) -> str:
-    """Return the names of the first kernels of a state as a phrase."""
-    return listed([name[:_LONGEST_NAME] for name in served["named"][state]], limit=2)
+        if counts.get(state):
+            kernels = f"{counts[state]} of {file['kernels']} kernels in {path}"
+            names = [name[:_LONGEST_NAME] for name in counts["named"][state]]
+            yield f"{kernels} {complaint}: {listed(names, limit=2)}"
 
 
 def describe_code(expect: CodeExpect, with_code: Mapping[str, MeasuredFile]) -> str:
-    """Return `12 kernels in 1 file for sm_80, sm_90 (PTX)`, or `1 library for sm_80`."""
+    """Return `12 kernels in 1 file for sm_80, sm_90 (PTX)`, or `1 library for sm_80`.
+
+    The second form is of libraries that were inspected as a whole: their kernels were not counted.
+    """
     kernels = sum(file.get("kernels", 0) for file in with_code.values())
     if kernels:
-        what = f"{plural(kernels, 'kernel')} in {plural(len(with_code), 'file')}"
+        code = f"{plural(kernels, 'kernel')} in {plural(len(with_code), 'file')}"
     else:
-        what = plural(len(with_code), "library", "libraries")
+        code = plural(len(with_code), "library", "libraries")
+
     archs = []
     for arch, form in expect["archs"].items():
-        archs.append(f"sm_{arch} (PTX)" if form == "jit" else f"sm_{arch}")
-    return f"{what} for {', '.join(archs)}"
+        suffix = " (PTX)" if form == "jit" else ""
+        archs.append(f"sm_{arch}{suffix}")
+    return f"{code} for {', '.join(archs)}"
 
 
-def judge_pruned(
-    expect: PrunedExpect,
-    files: Mapping[str, MeasuredFile],
-    reading_faults: Sequence[str],
-    undecoded: Sequence[str],
-) -> Finding:
-    """Pass if pruning took all GPU code out that the image's architectures have no use for.
+def judge_pruned(expect: PrunedExpect, files: Mapping[str, MeasuredFile]) -> Finding:
+    """Pass if pruning took all GPU code out of libraries that the image's GPUs never run.
 
-    `files` is the path of a library -> what was measured. `reading_faults` are sentences on files
-    that can't be read, `undecoded` are the paths of files that could not be decompressed where they
-    were measured.
+    `files`: path of a library -> what was measured.
     """
     with_code: dict[str, MeasuredFile] = {}
     for path, file in files.items():
         if "error" not in file and (file["archs"] or file["whole"] or file["marked"]):
             with_code[path] = file
-    if not with_code and not reading_faults and not undecoded:
+    unreadable = list(find_unreadable(files))
+    # Such an image has torch, which has GPU code. If none was seen, the check looked at nothing.
+    if not with_code and not unreadable and not list_undecoded(files):
         return failed("there is no library with device code at all")
 
     archs = listed([f"sm_{arch}" for arch in expect["archs"]])
-    faults = [*reading_faults, *find_unpruned(archs, with_code)]
+    faults = [*unreadable, *find_unpruned(archs, with_code)]
     return conclude(faults, describe_pruned(expect, archs, with_code))
 
 
 def find_unpruned(archs: str, with_code: Mapping[str, MeasuredFile]) -> Iterator[str]:
-    """Yield files with code that none of the architectures uses, or that is only marked as removed.
+    """Yield a sentence for each library with GPU code that pruning should have taken out.
 
-    Where pruning removes code, it overwrites it with zeros, and marks it for the driver to pass
-    over. Code that has the mark and is no zeros is still in the file (`marked`). `archs` names the
-    claimed architectures. The files with the most unused code come first.
+    For example `pkg/lib.so has 1.5 MB for sm_80 that sm_90 has no use for`. The libraries with the
+    most of it come first. `archs` names the GPU architectures of the image.
     """
     for path, file in sorted(with_code.items(), key=lambda item: -item[1]["surplus_bytes"]):
         if file["surplus_entries"]:
@@ -677,23 +714,24 @@ def find_unpruned(archs: str, with_code: Mapping[str, MeasuredFile]) -> Iterator
 
 
 def describe_pruned(expect: PrunedExpect, archs: str, with_code: Mapping[str, MeasuredFile]) -> str:
-    """Return how many libraries hold code for the claimed architectures, and what else they hold.
+    """Return what libraries still hold after pruning: `7 libraries with code for sm_86 alone`.
 
-    `archs` names the claimed architectures.
+    Code for another architecture follows if it serves the claimed one: `, and sm_80 where a library
+    has none`. `archs` names the claimed architectures.
     """
     libraries = plural(len(with_code), "library", "libraries")
     text = f"{libraries} with code for {archs} alone"
-    # Where a library has no code for a claimed architecture, what serves it instead stays: of
-    # sm_86, for example, it is code for sm_80, or PTX.
+
     others: set[str] = set()
     for file in with_code.values():
         others.update(file["archs"])
     for arch in expect["archs"]:
+        # `a` and `f` are variants: code for just this architecture, or for its family.
         others -= {f"sm_{arch}", f"sm_{arch}a", f"sm_{arch}f"}
     if others:
         text += f", and {listed(sorted(others))} where a library has none"
 
-    # Pruning must leave these regions whole (see inspect_surplus), so they are no fault.
+    # The pruner leaves some regions of a library as they are: a fault in them would no longer show.
     whole_regions = sum(file["whole"] for file in with_code.values())
     if whole_regions:
         text += f"; {whole_regions} regions left unpruned because they lack kernels for it"

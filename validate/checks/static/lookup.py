@@ -103,40 +103,50 @@ class Owners(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Find files that hide others of their name on the search paths of the image's user.
+    """Find programs, Python modules and libraries that the image's user gets in place of others.
 
-    A program, Python module or library hides another one if it is found before it. Nothing is run.
-    The evidence is the same for all claims.
+    Of two files of the same name, the one that is found first hides the other. Nothing is run. The
+    evidence is the same for all claims.
     """
     user, start, distributions = installed.read_user_python()
-    # Path of a file -> the wheel that brought it.
-    of_wheels: dict[str, str] = {}
-    for distribution in distributions:
-        for entry in distribution.entries or ():
-            of_wheels[debian.real_path(entry.path)] = distribution.name
-    owners = Owners(debian.read_package_files().packages, of_wheels)
+    owners = read_owners(distributions)
 
     # What a shell finds.
     path = user.environ.get("PATH", "").split(":")
     programs = find_hidden_programs(path, owners, start)
 
-    # What Python finds: it searches the working directory and PYTHONPATH before its standard
-    # library, and all other folders after it. `start.path` is sys.path.
-    modules = find_hidden_modules(
-        folders_before_standard(user), start.standard_library, distributions
-    )
+    # What `import` finds. Only folders that Python searches before its standard library can hide
+    # something.
+    folders_searched_first = folders_before_standard(user)
+    modules = find_hidden_modules(folders_searched_first, start.standard_library, distributions)
 
     # What the dynamic loader finds.
     libraries = find_hidden_libraries(user, owners)
+    plugins = find_plugins(loader_folders(user), owners)
+
     evidence: Measured = {
         "path": path,
         "programs": programs[:_MOST_LISTED],
         "modules": modules[:_MOST_LISTED],
         "libraries": libraries[:_MOST_LISTED],
-        "plugins": find_plugins(loader_folders(user), owners),
+        "plugins": plugins,
     }
     for claim in claims:
         yield claim.subject, evidence
+
+
+def read_owners(distributions: Sequence[Distribution]) -> Owners:
+    """Return which Debian package or installed distribution has brought each file of the image."""
+    of_wheels: dict[str, str] = {}
+    for distribution in distributions:
+        for entry in distribution.entries or ():
+            of_wheels[debian.real_path(entry.path)] = distribution.name
+    return Owners(debian.read_package_files().packages, of_wheels)
+
+
+def folder_of(path: str) -> str:
+    """Return the folder in which a file lies."""
+    return path.rpartition("/")[0]
 
 
 def folders_before_standard(user: UserEnvironment) -> list[str]:
@@ -149,50 +159,47 @@ def folders_before_standard(user: UserEnvironment) -> list[str]:
 
 
 def find_hidden_programs(folders: Sequence[str], owners: Owners, start: Start) -> list[Hidden]:
-    """Return programs that a shell finds in place of others of the same name on the PATH.
+    """Return each program on the PATH that a shell does not run, because another is found before.
 
-    `folders` are those of the PATH, in its order; a relative one is left out. `owners` says which
-    package brought a file. `start` describes the Python that the image's user gets as `python`.
+    The result names both programs, and the packages that brought them. `folders` are those of the
+    PATH, in its order. `start` describes the Python that the image's user gets as `python`.
     """
-    # Users add packages to an environment of their own. For each command of the image's packages it
-    # has a copy that starts the user's Python. Such a copy is not reported as hiding the original.
-    own_folder = f"{start.prefix}/bin"
     first_found: dict[str, str] = {}
     hidden: list[Hidden] = []
+    for program in list_programs(folders):
+        name = program.rpartition("/")[2]
+        first = first_found.setdefault(name, program)
+        if is_same_program(first, program, start) or is_users_copy(first, program, start):
+            continue
+        hidden.append(describe_pair(first, program, owners))
+    return hidden
+
+
+def list_programs(folders: Sequence[str]) -> Iterator[str]:
+    """Yield the path of each executable file in these folders. Relative folders are left out."""
     for folder in folders:
         if not folder.startswith("/"):
             continue
         for name in list_folder(folder):
             path = f"{folder}/{name}"
-            if not os.access(path, os.X_OK) or not os.path.isfile(path):  # noqa: PTH113
-                continue
-            # A program is hidden by the first one of its name, unless both are the same.
-            first = first_found.setdefault(name, path)
-            if is_same_program(first, path, start):
-                continue
-            if os.path.dirname(first) == own_folder and is_same_script(first, path):  # noqa: PTH120
-                continue
-            hidden.append(describe_pair(first, path, owners))
-    return hidden
+            if os.access(path, os.X_OK) and os.path.isfile(path):  # noqa: PTH113
+                yield path
 
 
 def is_same_program(first: str, later: str, start: Start) -> bool:
-    """Return whether a program on PATH can stand for one of its name in a later folder of PATH.
+    """Return whether two files on the PATH are one program, so that neither hides the other.
 
-    It can if both are one file (/bin is a link to /usr/bin), with one exception. The Python of a
-    virtual environment is a link to its base's Python, but finds other packages. So if the later
-    one is such a Python, the one that users start must find the packages of its environment, too.
-
-    `first` and `later` are paths. `start` says how the Python starts that users start.
+    They are if both are links to one file, as in /bin, which is a link to /usr/bin. The Python of a
+    virtual environment is an exception: it is a link to another Python, but has packages of its
+    own. It counts as the same only if `start`, the user's Python, finds these packages, too.
     """
     if os.path.realpath(first) != os.path.realpath(later):
         return False
-    # Most programs are no environment's Python.
     later_environment = prefix_of_environment(later)
     if not later_environment or later_environment == prefix_of_environment(first):
         return True
-    # `start.path` is its sys.path.
-    return any(entry.startswith(f"{later_environment}/") for entry in start.path)
+    search_path = start.path
+    return any(folder.startswith(f"{later_environment}/") for folder in search_path)
 
 
 def prefix_of_environment(path: str) -> str:
@@ -205,60 +212,82 @@ def prefix_of_environment(path: str) -> str:
     return folder if is_environment else ""
 
 
-def is_same_script(path: str, other_path: str) -> bool:
-    """Return whether two files are the same script, but for the interpreter in the first line."""
-    texts = []
-    for script in (path, other_path):
-        content = Path(script).read_bytes()
-        # A program that is no script has no such line, and is another one if its path is.
-        first_line, _, text = content.partition(b"\n")
-        if not first_line.startswith(b"#!"):
-            return False
-        texts.append(text)
-    return texts[0] == texts[1]
+def is_users_copy(first: str, later: str, start: Start) -> bool:
+    """Return whether `first` is the copy of the script `later` in the user's own environment.
+
+    Users add packages to an environment of their own. It has a copy of each command of the image,
+    which differs from the original only in its first line: that names the environment's Python.
+    `start` describes this Python.
+    """
+    if folder_of(first) != f"{start.prefix}/bin":
+        return False
+    first_interpreter, _, first_text = Path(first).read_bytes().partition(b"\n")
+    later_interpreter, _, later_text = Path(later).read_bytes().partition(b"\n")
+    are_scripts = first_interpreter.startswith(b"#!") and later_interpreter.startswith(b"#!")
+    return are_scripts and first_text == later_text
+
+
+class KnownModule(NamedTuple):
+    """A module of the standard library or of an installed distribution."""
+
+    folder: str
+    owner: str
 
 
 def find_hidden_modules(
     folders: Sequence[str], standard: Sequence[str], distributions: Sequence[Distribution]
 ) -> list[Hidden]:
-    """Return modules that are imported in place of the standard library's or a distribution's.
+    """Return modules of the standard library or of packages that `import` does not reach.
 
-    `folders` are those that Python searches before all others (see folders_before_standard),
-    `standard` are those of the standard library. A folder in them without `__init__.py` hides
-    nothing (PEP 420), and neither does a name that most projects have (`tests`).
+    A `random.py` in one of `folders`, which Python searches first, hides the standard library's.
+    `standard` are the folders of the standard library.
     """
-    # Module name -> the folders that should provide it, each with the module's owner.
-    known: dict[str, list[tuple[str, str]]] = {}
-    for folder in standard:
-        for name, _ in list_modules(folder):
-            known.setdefault(name, []).append((folder, _STANDARD))
-    for distribution in distributions:
-        for name in distribution.modules():
-            known.setdefault(name, []).append((distribution.location, distribution.name))
-
+    known = list_known_modules(standard, distributions)
     hidden: list[Hidden] = []
     for folder in map(os.path.realpath, folders):
         for name, path in list_modules(folder):
+            # Most projects have a folder `tests`, and nobody imports a package's `tests`.
             if name in _IN_EVERY_PROJECT:
                 continue
-            for other_folder, owner in known.get(name, ()):
-                # It is the module itself, found through PYTHONPATH.
-                if os.path.realpath(other_folder) == folder:
+            for module in known.get(name, ()):
+                # It is the package's module itself, because its folder is on PYTHONPATH.
+                if os.path.realpath(module.folder) == folder:
                     continue
                 hidden.append(
                     {
                         "path": path,
                         # Not looked up: these folders are the user's, not a package's.
                         "owner": _NO_OWNER,
-                        "hides": f"{other_folder}/{name}",
-                        "hidden_owner": owner,
+                        "hides": f"{module.folder}/{name}",
+                        "hidden_owner": module.owner,
                     }
                 )
     return hidden
 
 
+def list_known_modules(
+    standard: Sequence[str], distributions: Sequence[Distribution]
+) -> dict[str, list[KnownModule]]:
+    """Return the modules of the standard library and of all distributions, by name.
+
+    A name may belong to several. `standard` are the folders of the standard library.
+    """
+    known: dict[str, list[KnownModule]] = {}
+    for folder in standard:
+        for name, _ in list_modules(folder):
+            known.setdefault(name, []).append(KnownModule(folder, _STANDARD))
+    for distribution in distributions:
+        for name in distribution.modules():
+            module = KnownModule(distribution.location, distribution.name)
+            known.setdefault(name, []).append(module)
+    return known
+
+
 def list_modules(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and path of each module and regular package in a folder."""
+    """Yield the name and path of each module in a folder: `random`, `/app/random.py`.
+
+    A subfolder is one if it has an `__init__.py`. Without it, it hides nothing (PEP 420).
+    """
     for entry in list_folder(folder):
         path = f"{folder}/{entry}"
         module = _MODULE.fullmatch(entry)
@@ -290,27 +319,16 @@ def library_path(user: UserEnvironment) -> list[str]:
 
 
 def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]:
-    """Return libraries that the loader takes in place of a Debian package's, or of a wheel's.
+    """Return libraries of the system and of wheels that the loader does not take.
 
-    It looks for a library in all folders of its search path, so a Debian package's is hidden by a
-    file of its name in any folder before. A wheel's library names the folder of each library that
-    it needs. Only LD_LIBRARY_PATH is searched before that folder, so only a file in one of its
-    folders hides a wheel's library.
+    It takes another one of the same name, which the result names, too:
 
-    On a base without dpkg, nothing says which library a package brought. There, a library in one of
-    the loader's default folders is hidden by one in any other folder.
+    - in place of a library of the system: one in any folder that the loader searches before;
+    - in place of a library of a wheel: one in a folder of LD_LIBRARY_PATH. A wheel's files say in
+      which folder the libraries lie that they need. Only LD_LIBRARY_PATH is searched before that.
     """
-    system_folders = [] if owners.of_debian else default_folders(user)
-    # Name of a library of a wheel -> its path.
-    of_wheels: dict[str, str] = {}
-    for path in owners.of_wheels:
-        name = path.rpartition("/")[2]
-        if ".so" in name:
-            of_wheels.setdefault(name, path)
-    # The folders of LD_LIBRARY_PATH.
-    searched_before_wheels = [os.path.realpath(folder) for folder in library_path(user)]
-
-    # Name of a library -> the path at which the loader finds it first.
+    of_wheels = list_libraries_of_wheels(owners)
+    folders_before_wheels = [os.path.realpath(folder) for folder in library_path(user)]
     first_found: dict[str, str] = {}
     hidden: list[Hidden] = []
     for folder in loader_folders(user):
@@ -318,39 +336,58 @@ def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]
             if ".so" not in name:
                 continue
             path = f"{folder}/{name}"
-            # A file and a link to it, in another folder, do not hide each other.
             first = first_found.setdefault(name, path)
-            first_folder = first.rpartition("/")[0]
-            is_hidden = os.path.realpath(first) != os.path.realpath(path)
-            is_systems = folder in system_folders and first_folder not in system_folders
-            if is_hidden and (owners.is_debians(path) or is_systems):
+            if hides_systems_library(first, path, user, owners):
                 hidden.append(describe_pair(first, path, owners))
-            # If no wheel has a library of this name, this is `path` itself.
-            path_in_wheel = of_wheels.get(name, path)
-            if folder in searched_before_wheels and path_in_wheel != path:
+
+            path_in_wheel = of_wheels.get(name)
+            if path_in_wheel and path_in_wheel != path and folder in folders_before_wheels:
                 hidden.append(describe_pair(path, path_in_wheel, owners))
     return hidden
 
 
-def find_plugins(folders: Sequence[str], owners: Owners) -> dict[str, str]:
-    """Return plugins that no package owns, by path, each with the program that loads it.
+def list_libraries_of_wheels(owners: Owners) -> dict[str, str]:
+    """Return the libraries that wheels brought: `libcudnn.so.9` -> its path."""
+    libraries: dict[str, str] = {}
+    for path in owners.of_wheels:
+        name = path.rpartition("/")[2]
+        if ".so" in name:
+            libraries.setdefault(name, path)
+    return libraries
 
-    A plugin is a file that matches a pattern of _PLUGINS. `folders` are those that the dynamic
-    loader searches.
+
+def hides_systems_library(first: str, later: str, user: UserEnvironment, owners: Owners) -> bool:
+    """Return whether the library `later` is the system's, and the loader takes `first` instead."""
+    # A library and a link to it do not hide each other.
+    if os.path.realpath(first) == os.path.realpath(later):
+        return False
+    if owners.of_debian:
+        return owners.is_debians(later)
+
+    # A base image without Debian's dpkg has no list of the system's files. There, the system's
+    # libraries are those in the loader's default folders.
+    system_folders = default_folders(user)
+    return folder_of(later) in system_folders and folder_of(first) not in system_folders
+
+
+def find_plugins(folders: Sequence[str], owners: Owners) -> dict[str, str]:
+    """Return the plugins in the image that no package brought: path -> the program that loads it.
+
+    Plugins are libraries that a program looks for by name (_PLUGINS), such as libnccl-net.so. Some
+    must lie in one of `folders`, which the dynamic loader searches.
     """
     plugins = {}
     for path, facts in read_image_paths().facts.items():
         if not (is_plain_file(facts) or is_link(facts)):
             continue
-        folder, _, name = path.rpartition("/")
-        for pattern, loaded_by in _PLUGINS.items():
-            # A pattern is of a path, or of the name of a library that the loader looks for.
+        name = path.rpartition("/")[2]
+        for pattern, program in _PLUGINS.items():
             if pattern.startswith("/"):
                 is_plugin = fnmatch.fnmatchcase(path, pattern)
             else:
-                is_plugin = fnmatch.fnmatchcase(name, pattern) and folder in folders
+                is_plugin = fnmatch.fnmatchcase(name, pattern) and folder_of(path) in folders
             if is_plugin and owners.of(path) == _NO_OWNER:
-                plugins[path] = loaded_by
+                plugins[path] = program
     return plugins
 
 
@@ -373,43 +410,39 @@ def describe_pair(path: str, hides: str, owners: Owners) -> Hidden:
 
 
 def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
-    """Fail if a file of an image hides another one on a search path.
+    """Fail if users of the image get a program, Python module or library in place of the right one.
 
-    Search paths are PATH for programs, sys.path for Python modules and the loader's path for
-    libraries. NCCL and others also load plugins by their name, wherever they come from. In an image
-    of ours, each hidden file and each plugin is a fault. In an image with parts of a user's, hidden
-    programs outside of our folders (`expect["path"]`) and plugins are only named in the reason.
+    In an image that we build, every hidden file is a fault, and so is every plugin that no package
+    brought. An image with parts of a user's may hide some files (hides_ours, may_hide_module), and
+    bring plugins: these are only named in the reason.
     """
     is_ours = expect["image_kind"] == ImageKind.OURS
     faults = list(find_path_faults(expect, evidence["path"]))
-    reported = []
+    allowed = []
     for program in evidence["programs"]:
-        sentence = describe(program)
         if is_ours or hides_ours(program, expect["path"]):
-            faults.append(sentence)
+            faults.append(describe(program))
         else:
-            reported.append(sentence)
+            allowed.append(describe(program))
 
-    # These hide a module or library that some package brought: in no image is that right. But the
-    # source of an own package may lie beside its installed copy in a derived image.
-    ours = (_STANDARD, *expect.get("packages", ()))
     for module in evidence["modules"]:
-        if "packages" in expect and module["hidden_owner"] not in ours:
-            reported.append(describe(module))
+        if may_hide_module(module, expect):
+            allowed.append(describe(module))
         else:
             faults.append(describe(module))
+
     faults += [describe(library) for library in evidence["libraries"]]
 
-    for path, loaded_by in evidence["plugins"].items():
-        sentence = f"{path} is loaded by {loaded_by} because it is there"
+    for path, program_name in evidence["plugins"].items():
+        sentence = f"{path} is loaded by {program_name} because it is there"
         if is_ours:
             faults.append(f"{sentence}, and no package has it")
         else:
-            reported.append(sentence)
+            allowed.append(sentence)
 
     good = "nothing of ours is hidden on PATH, PYTHONPATH and the loader's path"
-    if reported:
-        good += f"; reported: {listed(reported)}"
+    if allowed:
+        good += f"; reported: {listed(allowed)}"
     return conclude(faults, good)
 
 
@@ -428,15 +461,28 @@ def describe(hidden: Hidden) -> str:
 
 
 def hides_ours(program: Hidden, our_folders: Sequence[str]) -> bool:
-    """Return whether a program hides one in our own folders of the PATH.
+    """Return whether a program hides one in `our_folders`, those of the PATH that our build sets.
 
-    If it lies outside of our folders, it does. If it lies in one of them itself, it does so only if
-    no package owns it: two packages may bring the same program (cmake's wheel and Debian's cmake).
+    Two packages may bring the same program to these folders, as cmake's wheel and Debian's cmake
+    do. So a program in them hides another one only if no package owns it.
     """
-    if os.path.dirname(program["hides"]) not in our_folders:  # noqa: PTH120
+    if folder_of(program["hides"]) not in our_folders:
         return False
-    stands_outside = os.path.dirname(program["path"]) not in our_folders  # noqa: PTH120
-    return stands_outside or program["owner"] == _NO_OWNER
+    if folder_of(program["path"]) not in our_folders:
+        return True
+    return program["owner"] == _NO_OWNER
+
+
+def may_hide_module(module: Hidden, expect: Expected) -> bool:
+    """Return whether an image may have a Python module in place of the one that it hides.
+
+    Only a derived image may, and only modules of packages that it added itself: the source of such
+    a package may lie beside its installed copy.
+    """
+    if "packages" not in expect:
+        return False
+    packages_of_base = expect["packages"]
+    return module["hidden_owner"] not in (_STANDARD, *packages_of_base)
 
 
 def find_path_faults(expect: Expected, path: Sequence[str]) -> Iterator[str]:
@@ -444,22 +490,22 @@ def find_path_faults(expect: Expected, path: Sequence[str]) -> Iterator[str]:
 
     `path` are these folders, in their order; `expect["path"]` are those that our build sets. An
     image that we build must have just these. Other images may add folders, even in front of ours,
-    but not relative ones.
+    but no relative ones.
     """
-    if list(path) == expect["path"]:
+    our_folders = expect["path"]
+    if list(path) == our_folders:
         return
     relative = [folder for folder in path if not folder.startswith("/")]
     if relative:
         yield f"the PATH has {relative[0]!r}: what runs depends on the folder to start it in"
 
-    whole = ":".join(path)
-    ours = [folder for folder in path if folder in expect["path"]]
+    shown = ":".join(path)
     if expect["image_kind"] == ImageKind.OURS:
-        strange = [folder for folder in path if folder not in expect["path"]]
-        difference = listed(strange) or "the order of its folders"
-        yield f"the PATH is {whole}; {difference} is not as expected"
-    elif ours != expect["path"]:
-        yield f"the PATH is {whole}: folders of ours are missing or in another order"
+        added = [folder for folder in path if folder not in our_folders]
+        difference = listed(added) or "the order of its folders"
+        yield f"the PATH is {shown}; {difference} is not as expected"
+    elif [folder for folder in path if folder in our_folders] != our_folders:
+        yield f"the PATH is {shown}: folders of ours are missing or in another order"
 
 
 CLAIMS = {"lookup": judge}
