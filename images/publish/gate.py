@@ -60,8 +60,10 @@ class ReleasePolicy:
         """Judge a validation run of an image by the claims that the matrix makes today.
 
         A claim is one check that the image must pass. `labels` are the image's, `run` is what was
-        measured. Raises UserError where the matrix makes no image with these labels, or one of
-        another name than was measured.
+        measured. The verdict has also the claims that failed by the expectations of the run's own
+        day and do not fail today (`with_earlier_failures`), so that none is forgotten. Raises
+        UserError where the matrix makes no image with these labels, or one of another name than was
+        measured.
         """
         # The matrix makes no image with these labels (None), or it makes one of another name.
         claims = self.claims_of(labels, run)
@@ -75,7 +77,7 @@ class ReleasePolicy:
                 f"or `{command('build', run.image)}` anew"
             )
             raise failed(run.image, cause, then)
-        return judge_by_claims(run, claims)
+        return with_earlier_failures(run, judge_by_claims(run, claims))
 
     def refusals(
         self,
@@ -226,6 +228,27 @@ def unproven_reason(claim: Claim, measured: Claim | None, unknown_packages: Coll
         "it was measured for other expectations than today's "
         f"({listed(differing, limit=5)}): validate the image again"
     )
+
+
+def with_earlier_failures(run: Evidence, today: Verdict) -> Verdict:
+    """Return today's verdict on a run, with the claims that failed by the run's own expectations.
+
+    Today's matrix may expect something else of such a claim, or no longer have it. Then the run
+    does not show whether the image holds what is claimed today; but it did fail.
+    """
+    # Name of a claim -> its verdict.
+    verdicts = {claim_verdict.claim.key: claim_verdict for claim_verdict in today.claims}
+    date = run.host.get("date", "on an unknown day")
+    for failure in judge(run.claim_set, run).claims_with(Status.FAIL):
+        judged_today = verdicts.get(failure.claim.key, failure)
+        if judged_today is failure or judged_today.status is not Status.FAIL:
+            reason = (
+                f"{failure.reason} (by the claims of its own day, {date}; today's differ: validate "
+                "the image again, and use that run in place of this one)"
+            )
+            # Whether the claim is required is what it is today.
+            verdicts[failure.claim.key] = replace(failure, claim=judged_today.claim, reason=reason)
+    return replace(today, claims=tuple(verdicts.values()))
 
 
 def plain_json(expect: Mapping[str, Any]) -> dict[str, Any]:

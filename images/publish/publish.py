@@ -29,8 +29,7 @@ from images.registry.client import Registry
 from images.registry.distribution import Manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
-from validate.judge import ClaimVerdict, Verdict
-from validate.judging import Status, listed, plural
+from validate.judging import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,33 +250,6 @@ def require_open(
     evidence = [run.evidence for run in runs]
     policy.require_open(str(image.name), labels, evidence, origin_exception=exception)
 
-    # The new run must not have failed by the claims of its own day, either. (An attached run may
-    # have: it stays attached and keeps its failures.)
-    others = find_other_failures(image.run, policy.judge_run(labels, image.run.evidence))
-    if others:
-        names = listed([failure.claim.key for failure in others], limit=5)
-        date = image.run.evidence.host.get("date", "on an unknown day")
-        cause = (
-            f"{names} failed in this run, by the claims of its own day; today's claims differ, so "
-            "the run does not show whether the image holds them"
-        )
-        then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
-        raise failed(f"{image.name}, validated {date}", cause, then)
-
-
-def find_other_failures(run: Attestation, today: Verdict) -> tuple[ClaimVerdict, ...]:
-    """Return the claims that failed when a run was measured but do not fail by today's verdict.
-
-    `today` is the verdict on the same run by the claims that the matrix makes today. These may no
-    longer include a claim that failed, or may expect something else. Empty if there is none.
-    """
-    failing_today = {claim_verdict.claim.key for claim_verdict in today.claims_with(Status.FAIL)}
-    others = []
-    for claim_verdict in run.verdict.claims_with(Status.FAIL):
-        if claim_verdict.claim.key not in failing_today:
-            others.append(claim_verdict)
-    return tuple(others)
-
 
 def has_counted_signature(target: Registry, image: PublishedImage, public_key: str) -> bool:
     """Return whether a public key signed an image with a counter, as only `publish` does.
@@ -390,17 +362,14 @@ def judge_runs_today(
 ) -> list[Attestation]:
     """Return the attached validation runs and the new one, each judged by today's claims.
 
-    A claim that failed when the run was measured may be gone today, or hold. Such a failure is
-    added to today's verdict, so that none is forgotten. Raises UserError if an attached run cannot
-    be used, or if the matrix makes no claims for the image.
+    Raises UserError if an attached run cannot be used, or if the matrix makes no claims for the
+    image.
     """
     # The new run may be attached already: a dict has it once.
     runs = {run.evidence_file: run for run in (*published.attestations, local.run)}
     judged = []
     for run in runs.values():
-        today = policy.judge_run(local.info.labels, run.evidence)
-        claims = (*today.claims, *find_other_failures(run, today))
-        judged.append(replace(run, verdict=replace(today, claims=claims)))
+        judged.append(replace(run, verdict=policy.judge_run(local.info.labels, run.evidence)))
     return judged
 
 

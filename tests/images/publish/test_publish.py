@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from images.publish.compression import MEDIA_TYPE
 from images.publish.gate import ReleasePolicy
 from images.publish.publish import LocalImage, PublishOptions
 from images.publish.push import push
-from images.publish.release import PublishResult
+from images.publish.release import PublishResult, promote
 from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Attestation
 from images.publish.verify import verify
 from images.registry.client import Registry
@@ -311,6 +312,7 @@ def test_labels_that_contradict_the_sbom_attach_nothing_and_move_no_tag(
 
 TORCH = replace(PIP, subject="torch")
 TORCH_FAILS = replace(TORCH, expect={**PIP.expect, "version": "2"})
+GPU_PIP_FAILS = replace(GPU_PIP, expect={**PIP.expect, "version": "2"})
 PIP_OF_ANOTHER_BUILD = replace(PIP, expect={**PIP.expect, "locals": ["", "+cpu"]})
 
 
@@ -340,38 +342,39 @@ def test_where_the_gate_is_closed_nothing_is_stored(
     assert not publisher.registry.manifests
 
 
-def test_a_new_run_that_failed_by_the_claims_of_its_day_is_refused(
-    publisher: Publisher,
+@pytest.mark.parametrize(
+    "claim",
+    [
+        pytest.param(TORCH_FAILS, id="a claim that is gone today"),
+        pytest.param(GPU_PIP_FAILS, id="another expectation, in a tier that the gate does not ask"),
+    ],
+)
+def test_a_run_that_failed_by_the_claims_of_its_day_closes_every_gate(
+    publisher: Publisher, claim: Claim
 ) -> None:
-    """Today's matrix has no such claim, so a test result of today would not name the failure."""
-    cause = r"pins/torch.*failed in this run, by the claims of its own day"
+    """Whether it is the new run or an attached one, and whoever asks: one function decides."""
+    cause = rf"{claim.key}.* is FAIL: .*by the claims of its own day"
 
     with pytest.raises(UserError, match=cause) as error:
-        publisher.publish(PIP, TORCH_FAILS)
+        publisher.publish(PIP, claim)
 
     assert "validate" in error.value.problems[0].then
     assert not publisher.registry.manifests
 
-
-def test_an_attached_run_keeps_a_failure_that_today_has_no_claim_for_and_blocks_nothing(
-    publisher: Publisher,
-) -> None:
+    # The run is attached to the published image later, with the key.
     publisher.publish(PIP)
-    older_claims = replace(CLAIMS, claims=(PIP, TORCH_FAILS))
-    older_result = result_of([run_of(PIP, TORCH_FAILS)], older_claims)
+    older_result = result_of([run_of(PIP, claim)], replace(CLAIMS, claims=(PIP, claim)))
     attach(publisher.target, NAME, TEST_RESULT, older_result, KEY)
 
-    result = publisher.publish(PIP, GPU_PIP)
-
-    assert NAME in result.tags
-    test_results = [
-        statement.predicate for statement in publisher.published_image().statements_of(TEST_RESULT)
-    ]
-    (of_all_runs,) = [
-        predicate for predicate in test_results if len(predicate["configuration"]) > 2
-    ]
-    assert of_all_runs["failedTests"] == ["static/pins/torch"]
-    assert "gpu/pins/pip-on-gpu" in of_all_runs["passedTests"]
+    with pytest.raises(UserError, match=cause):
+        publisher.publish(PIP, GPU_PIP)
+    reference = Reference(publisher.target.repository, NAME)
+    with pytest.raises(UserError, match=cause):
+        promote(reference, Repository(reference.repository.host, "production"), POLICY, key=KEY)
+    _digest, checks = verify(reference, POLICY, key=KEY)
+    (gate_check,) = [check for check in checks if check.subject == "gate static"]
+    assert gate_check.status is Status.FAIL
+    assert re.search(cause, gate_check.reason)
 
 
 # --- what others put under the dated tag ----------------------------------------------------------
