@@ -29,6 +29,7 @@ from images.site.recorded import RecordedRuns
 from images.validation import rows
 from tools import additions, baselines, gpu_runs, profile_docs, run, schemas, silent_faults
 from validate.claims import Tier
+from validate.judging import plural
 
 GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
 """Images whose Dockerfile is kept for comparison.
@@ -183,8 +184,12 @@ def _gpu_runs(planned: Planned, recorded: RecordedRuns) -> str:
     verdicts = []
     for tier_run in recorded.status(planned.image, with_claims=False).deciding:
         if tier_run.tier is Tier.GPU:
-            stale = ", stale" if tier_run.moved else ""
-            verdicts.append(f"{tier_run.verdict} on {tier_run.gpus}, {tier_run.date}{stale}")
+            words = [f"{tier_run.verdict} on {tier_run.gpus}", str(tier_run.date)]
+            if tier_run.known:
+                words.append(plural(tier_run.known, "known fault"))
+            if tier_run.moved:
+                words.append("stale")
+            verdicts.append(", ".join(words))
     return "; ".join(verdicts) or "not run"
 
 

@@ -16,6 +16,7 @@ from images.commands import common
 from images.commands.options import MatrixFile, OutFolder, PublicKey
 from images.errors import wrong
 from images.locking import layer_record, lock_file
+from images.locking.lock_file import Lock
 from images.nightly import results
 from images.planning import plan
 from images.planning.image import Image
@@ -86,6 +87,7 @@ def site(
         all_runs += attached_runs
 
     blocked = blocked_reasons(images, sources.workspace.locks)
+    locks = read_locks(images, blocked, sources.workspace.locks)
     inputs = SiteInputs(
         sources=sources,
         today=today,
@@ -93,7 +95,8 @@ def site(
         nightly=nightly,
         repository=source,
         published=published,
-        closures=locked_versions(images, blocked, sources.workspace.locks),
+        closures={name: lock.versions(lock.inputs.layers) for name, lock in locks.items()},
+        lock_hashes={name: lock.hash for name, lock in locks.items()},
         blocked=blocked,
         claims=claims,
         layers=layers,
@@ -116,19 +119,13 @@ def blocked_reasons(images: Sequence[Image], locks: Path) -> dict[str, str]:
     return reasons
 
 
-def locked_versions(
-    images: Sequence[Image], blocked: Mapping[str, str], locks: Path
-) -> dict[str, Mapping[str, str]]:
-    """Return the packages in the locks of these images: name of the lock -> package -> version.
+def read_locks(images: Sequence[Image], blocked: Mapping[str, str], locks: Path) -> dict[str, Lock]:
+    """Return the locks of these images by name.
 
     `blocked` is the name of each lock that can't be used -> why: these are left out.
     """
-    versions: dict[str, Mapping[str, str]] = {}
-    for image in images:
-        if image.lock_name not in blocked:
-            lock = lock_file.read(image, locks)
-            versions[image.lock_name] = lock.versions(lock.inputs.layers)
-    return versions
+    usable = [image for image in images if image.lock_name not in blocked]
+    return {image.lock_name: lock_file.read(image, locks) for image in usable}
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:

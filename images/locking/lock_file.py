@@ -31,6 +31,8 @@ from images.planning.image import Image
 from validate import installation
 
 RECORD = "lock.json"
+_SHORT_HASH = 12
+"""Hexadecimal digits of a lock's short hash."""
 NO_LOCK = "no lock: can't be built here"
 _HEADER = (
     "# Made by `nox -s lock` from matrix.yaml; not edited by hand. "
@@ -59,6 +61,14 @@ class Lock:
     """Files whose hash is not the recorded one: they were edited by hand, or merged."""
     wheel_records: Known = field(default_factory=dict)
     """What is known of the RECORDs of its wheels."""
+
+    @property
+    def hash(self) -> str:
+        """Return a short hash of everything that the lock installs."""
+        content = b""
+        for name, text in sorted(self.files.items()):
+            content += name.encode() + b"\0" + text + b"\0"
+        return sha256(content)[:_SHORT_HASH]
 
     def packages(self) -> Iterator[Package]:
         """Yield the packages of the Python layers, without toolkit and tools."""

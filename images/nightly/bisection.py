@@ -223,7 +223,7 @@ class Search:
         return BreakageLine(
             date=self.options.now(),
             image=self.planned.name,
-            versions=self.canary.hash,
+            versions=self.canary.lock.hash,
             revision=self.options.sources.revision,
             claims=claims,
             culprits=culprits,
@@ -241,7 +241,7 @@ class Search:
         mixture = sets.mix_versions(self.control, self.canary, moved, self.options.run)
         if mixture is None:
             return None
-        key = mixture.hash, tiers
+        key = mixture.lock.hash, tiers
         if key not in self.results:
             self.results[key] = self.options.validate(mixture, tiers, "bisect")
         return self.results[key]

@@ -61,7 +61,7 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     # The matrix may hold the pins of this torch back until some day.
     why_kept = options.sources.matrix.nightly.why_kept(str(image.name.torch), options.now().date())
     if why_kept:
-        return without_canary(Outcome.UNCHANGED, versions=control.hash, cause=why_kept)
+        return without_canary(Outcome.UNCHANGED, versions=control.lock.hash, cause=why_kept)
 
     options.progress(planned.name, "resolving the newest versions")
     try:
@@ -71,7 +71,7 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     pinned = [pin.name for pin in image.pins]
     changes = sets.list_changes(control.versions, canary.versions, pinned)
     if not changes:
-        return without_canary(Outcome.UNCHANGED, versions=control.hash)
+        return without_canary(Outcome.UNCHANGED, versions=control.lock.hash)
 
     moved_pins = ", ".join(str(change) for change in changes if change.pinned)
     options.progress(planned.name, f"canary: {moved_pins}")
@@ -153,7 +153,7 @@ def _append_result(
         job,
         _outcome(result),
         options,
-        versions=locked.hash,
+        versions=locked.lock.hash,
         cause=result.cause,
         tiers=tier_counts(result.claims),
         failing=[claim for claim in result.claims if is_open(claim)],

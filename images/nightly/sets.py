@@ -25,7 +25,6 @@ from images.engine import Engine, ImageInfo
 from images.engine.failures import BuildFailed
 from images.engine.progress import Progress
 from images.errors import UserError
-from images.host.hashing import sha256
 from images.locking import lock_file, measure_records, resolve, uv
 from images.locking.lock_file import Lock
 from images.nightly.results import Change, Job
@@ -40,8 +39,6 @@ from validate.judging import Status
 _CAUSED_BY_VERSIONS = ("hash", "compile", "resolve", "dockerfile", "other")
 """Kinds of failed builds (images/data/build_failures.yaml) that other versions may not have. The
 other kinds, such as `disk` and `network`, are faults of the machine."""
-_SHORT = 12
-"""Hexadecimal digits of a short hash."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +52,6 @@ class Locked:
     def versions(self) -> dict[str, str]:
         """Return distribution -> version of all Python layers."""
         return self.lock.versions(self.lock.inputs.layers)
-
-    @property
-    def hash(self) -> str:
-        """Return a short hash of everything that the lock installs."""
-        content = b""
-        for name, text in sorted(self.lock.files.items()):
-            content += name.encode() + b"\0" + text + b"\0"
-        return sha256(content)[:_SHORT]
 
 
 def list_requirements(

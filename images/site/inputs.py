@@ -41,6 +41,8 @@ class SiteInputs:
     published: Sequence[Published] = ()
     closures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Lock -> distribution -> version."""
+    lock_hashes: Mapping[str, str] = field(default_factory=dict)
+    """Lock -> its short hash, as nightly runs record it."""
     blocked: Mapping[str, str] = field(default_factory=dict)
     """Lock -> why no image of it can be built, with the next command; the others can."""
     claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
@@ -105,6 +107,7 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
         pins=pins,
         layers=inputs.layers.get(name, {}),
         claims=inputs.claims.get(name, ()),
+        lock=inputs.lock_hashes.get(image.lock_name, ""),
         tag=published.digest if published else "",
     )
     validation, validated_on = status.validation(matrix.gate)

@@ -49,6 +49,8 @@ class Run:
     """Distribution -> version, as `pins` measured them."""
     payload: Mapping[str, str] = field(default_factory=dict)
     """Layers and settings of the image (images/engine/configuration.py); empty: not recorded."""
+    lock: str = ""
+    """Short hash of the lock that a nightly run built the image from; empty: not recorded."""
     size: int = 0
     """Of the image, unpacked, in bytes; 0: not recorded."""
 
@@ -126,6 +128,7 @@ def nightly_runs(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Ru
                 tiers=line.tiers,
                 source=f"results/nightly/{line.date:%Y-%m}.jsonl",
                 gpus=tuple(line.gpus),
+                lock=line.versions,
                 size=line.bytes,
             )
 

@@ -6,8 +6,9 @@ gpu tier *passed the 64 claims of that run on H200, 2026-11-27; 3 claims are new
 - A run counts by its verdict, on that GPU and that day. Claims that were written later are counted
   as newer ones. They do not turn a PASS into anything else.
 - A run whose layers have moved since is *stale*: it measured other packages than those that are
-  pinned today, or other layers than builds of today give (locks/layers.json). A stale run proves
-  nothing about the image of today.
+  pinned today, or other layers than builds of today give (locks/layers.json), or it built the image
+  from another lock than today's. A stale run proves nothing about the image of today, whether it
+  passed or failed.
 
 Pure: nothing is read here.
 """
@@ -82,6 +83,11 @@ class TierRun(Row):
         return self.verdict is Status.PASS and not self.moved
 
     @property
+    def known(self) -> int:
+        """Return how many silent faults it showed that its pinned versions are known to have."""
+        return self.counts.get(Status.KNOWN, 0)
+
+    @property
     def phrase(self) -> str:
         """Return what it proved: `passed the 64 claims of that run on H200, 2026-11-27`.
 
@@ -105,13 +111,14 @@ class TierRun(Row):
         number = self.counts.get(self.verdict, 0)
         total = sum(self.counts.values())
         if self.verdict is Status.FAIL:
-            return f"failed {number} of the {plural(total, 'claim')} of that run"
-        if self.verdict is Status.UNPROVEN:
-            return f"left {number} of the {plural(total, 'claim')} of that run unproven"
+            result = f"failed {number} of the {plural(total, 'claim')} of that run"
+        elif self.verdict is Status.UNPROVEN:
+            result = f"left {number} of the {plural(total, 'claim')} of that run unproven"
+        else:
+            result = f"passed the {plural(number, 'claim')} of that run"
 
-        known = self.counts.get(Status.KNOWN, 0)
-        and_known = f" and showed {plural(known, 'known silent fault')}" if known else ""
-        return f"passed the {plural(number, 'claim')} of that run{and_known}"
+        known = plural(self.known, "known silent fault")
+        return f"{result} and showed {known}" if self.known else result
 
 
 @dataclass(frozen=True)
@@ -216,14 +223,16 @@ def image_status(
     pins: Mapping[str, str],
     layers: Mapping[str, Collection[str]],
     claims: Sequence[Claim] = (),
+    lock: str = "",
     tag: str = "",
 ) -> ImageStatus:
     """Return the status of an image, of these recorded runs of it.
 
     `pins`: package -> version today. `layers`: layer -> the digests by which builds of today are
-    known; empty: not recorded. `claims`: what the matrix claims of the image today. `tag`: the
-    digest that its tag names in a registry. People pull that very image then, whatever the pins and
-    layers are today. Empty: people build it.
+    known; empty: not recorded. `claims`: what the matrix claims of the image today. `lock`: short
+    hash of its lock today; empty: not known. `tag`: the digest that its tag names in a registry.
+    People pull that very image then, whatever the pins and layers are today. Empty: people build
+    it.
     """
     ordered = newest_first(runs)
     reference = _reference_run(ordered, tag)
@@ -234,7 +243,11 @@ def image_status(
     for run in ordered:
         # A run that recorded no packages is taken to have had those of the next newer one.
         newest_packages = run.packages or newest_packages
-        moved = "" if tag else describe_moves(newest_packages, run.payload, pins, layers)
+        moved = describe_moves(newest_packages, run.payload, pins, layers)
+        if not moved and lock and run.lock not in ("", lock):
+            moved = "its lock has changed since"
+        if tag:
+            moved = ""
         is_current = _is_current(run, reference, digest, tag)
         tier_runs += _tier_runs(run, ordered, claims, moved, is_current=is_current)
     return ImageStatus(digest, tuple(tier_runs))

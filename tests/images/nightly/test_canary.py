@@ -133,8 +133,8 @@ def test_changes_of_pins_come_first() -> None:
 
 
 def test_the_hash_of_a_lock_changes_with_its_versions_and_with_nothing_else() -> None:
-    assert locked_at({}).hash == CONTROL.hash
-    assert locked_at(MOVES).hash != CONTROL.hash
+    assert locked_at({}).lock.hash == CONTROL.lock.hash
+    assert locked_at(MOVES).lock.hash != CONTROL.lock.hash
 
 
 # --- mixtures -------------------------------------------------------------------------------------

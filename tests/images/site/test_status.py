@@ -81,6 +81,38 @@ def test_layers_that_moved_make_a_run_stale(more: dict[str, object], moved: str)
     assert "; stale: " in status.gpu_sentence()
 
 
+@pytest.mark.parametrize(
+    ("lock", "validation"),
+    [
+        ("of today", Validation.PARTLY),
+        ("of that night", Validation.FAILED),
+        ("", Validation.FAILED),
+    ],
+)
+def test_a_nightly_run_of_another_lock_than_todays_is_stale_though_it_failed(
+    lock: str, validation: Validation
+) -> None:
+    """cu130-torch214 was shown as failed for a night before its pins moved, on a false alarm."""
+    night = samples.run(
+        "i", samples.claim(Tier.STATIC, Status.FAIL), digest="sha256:def", day=date(2026, 11, 26)
+    )
+    night = replace(night, packages={}, lock="of that night")
+    older = replace(WHOLE, packages={}, payload={})
+
+    assert status_of(older, night, lock=lock).validation(GATE)[0] is validation
+
+
+def test_known_faults_are_counted_apart_whatever_the_verdict() -> None:
+    known = samples.claim(Tier.GPU, Status.KNOWN, check="silent-faults", required=False)
+    for verdict, words in [(Status.PASS, "passed the 1 claim"), (Status.FAIL, "failed 1 of the 2")]:
+        run = replace(samples.run("i", samples.gpu(verdict), known, gpus=(H200,)), payload=PAYLOAD)
+
+        phrase = status_of(run).deciding[0].phrase
+
+        assert words in phrase
+        assert " and showed 1 known silent fault on H200" in phrase
+
+
 def test_layers_that_are_known_by_another_digest_have_not_moved() -> None:
     layers = {"torch": frozenset({"2", "written by another engine"})}
 
