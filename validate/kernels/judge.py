@@ -26,6 +26,7 @@ from validate.judging import (
     listed,
     not_applicable,
     passed,
+    plural,
     scientific,
     suspects,
     unproven,
@@ -52,9 +53,40 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     one. FAIL: a result is wrong, or another kernel ran. NOT_APPLICABLE: this GPU cannot run it.
     UNPROVEN: the results are right, but the profiler lost what ran.
     """
-    # The claim was made for the host's GPUs, so the kernel must have run on one of them. If no host
-    # was known, there are no capabilities to compare with.
+    finding = _judge_whether_it_ran(expect, evidence)
+    if finding is not None:
+        return finding
+
+    problems = [
+        *_find_case_problems(expect, evidence["cases"]),
+        *_find_observed_problems(expect, evidence.get("observed", {})),
+    ]
+    for pattern in expect["libraries"]:
+        if not evidence["libraries"].get(pattern):
+            problems.append(f"no library like {pattern} is loaded")
+
+    # The profiler sometimes loses kernels. Then it can't be told which ones ran, but wrong results
+    # are a FAIL all the same.
+    profile = evidence["kernels"]
+    if profile["works"]:
+        problems += _find_wrong_kernels(expect, evidence)
+    if problems:
+        return failed(f"{joined(problems)}{suspects(evidence)}")
+    if not profile["works"]:
+        lost = _describe_lost_kernels(profile)
+        return unproven(f"the results are right, but {lost}: which kernels ran can't be told")
+    return passed(_summarise(expect, evidence))
+
+
+def _judge_whether_it_ran(expect: KernelExpect, evidence: KernelEvidence) -> Finding | None:
+    """Judge a kernel that did not run, or ran on a wrong GPU. Return None if neither is the case.
+
+    `gated` and `declined` in the evidence are reasons why it did not run: this GPU cannot run it,
+    or its library refused to.
+    """
     device = evidence["device"]
+    # The capability (9.0) of the host's GPUs, for which the claim was written; or several, if they
+    # differ. If the host did not know its GPUs, there is nothing to compare with.
     capability = expect.get("capability")
     host_capabilities = expect.get("capabilities") or ([capability] if capability else [])
     if host_capabilities and device["capability"] not in host_capabilities:
@@ -64,38 +96,18 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
             f"the host has {host}"
         )
 
-    # `gated`: a kernel or case that this GPU is too old or too new for. A host that knew the GPU's
-    # capability did not claim what this GPU cannot run, so the GPU must be able to. If the host did
-    # not know it, the container's word decides.
+    # A host that knows its GPUs claims only what they can run, so this is a fault there.
     if "gated" in evidence:
         reason = evidence["gated"]
         return failed(f"the GPU says {reason}") if capability else not_applicable(reason)
-    # `declined`: the library's own reasons why it cannot run here.
     if evidence.get("declined"):
         return _judge_refusal(evidence["declined"])
-    gated = _list_gated_reasons(evidence)
-    is_every_case_gated = bool(gated) and len(gated) == len(expect["cases"])
-    if is_every_case_gated and not capability:
-        return not_applicable(listed(gated))
 
-    # Wrong results are a FAIL even if the profiler lost kernels. Which kernels ran is judged only
-    # if it lost none.
-    problems = [
-        *_find_case_problems(expect, evidence["cases"]),
-        *_find_observed_problems(expect, evidence.get("observed", {})),
-    ]
-    for pattern in expect["libraries"]:
-        if not evidence["libraries"].get(pattern):
-            problems.append(f"no library like {pattern} is loaded")
-    profile = evidence["kernels"]
-    if profile["works"]:
-        problems += _find_wrong_kernels(expect, evidence)
-    if problems:
-        return failed(f"{joined(problems)}{suspects(evidence)}")
-    if not profile["works"]:
-        lost_marks = _describe_lost_marks(profile)
-        return unproven(f"the results are right, but {lost_marks}: which kernels ran can't be told")
-    return passed(_summarise(expect, evidence))
+    reasons = _list_gated_reasons(evidence)
+    cannot_run_any_case = bool(reasons) and len(reasons) == len(expect["cases"])
+    if cannot_run_any_case and not capability:
+        return not_applicable(listed(reasons))
+    return None
 
 
 def _list_gated_reasons(evidence: KernelEvidence) -> list[str]:
@@ -114,8 +126,12 @@ def _judge_refusal(reasons: Sequence[str]) -> Finding:
     return not_applicable(listed(list(reasons)))
 
 
-def _describe_lost_marks(profile: ProfileEvidence) -> str:
-    """Return what the profiler did not see."""
+def _describe_lost_kernels(profile: ProfileEvidence) -> str:
+    """Return a phrase about what the profiler did not see, although it surely ran.
+
+    Around the claimed kernel we run kernels that only wait: a mark begins each case, and spins come
+    before the first mark, because the profiler may lose the first kernels.
+    """
     marks = profile.get("marks")
     if marks is None:
         return "the profiler missed kernels that surely ran"
@@ -128,18 +144,18 @@ def _describe_lost_marks(profile: ProfileEvidence) -> str:
 def _find_case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence]) -> Iterator[str]:
     """Yield a sentence for each case of a kernel that was not run, failed, or has wrong results.
 
-    A case is one set of inputs for the kernel. A dtype that no case ran in gets a sentence, too.
+    A case is one set of inputs, such as a shape and a dtype.
 
-    expect: the claim's names of cases and, for each dtype, the tolerance.
-    cases: name -> what was measured; only `error`, if the case raised one.
+    expect: has the names of all cases, and for each dtype how far results may be off.
+    cases: name of a case -> what was measured.
     """
     for name in expect["cases"]:
         case = cases.get(name)
         if case is None:
             yield f"{name} was not run"
         elif "gated" in case:
-            # This GPU cannot run the case. A host that knew its GPU did not claim such cases, so
-            # that is a problem. If the host did not know it, the case does not count.
+            # This GPU cannot run the case. That is a problem only if the claim was written for this
+            # GPU: then it would have left the case out.
             if expect.get("capability"):
                 yield f"{name}: the GPU says {case['gated']}"
         elif "error" in case:
@@ -151,8 +167,8 @@ def _find_case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence])
         else:
             yield from _find_output_problems(name, expect["tolerance"][case["dtype"]], case)
 
-    # Something must have run in each dtype that the claim has a tolerance for. If a case raised an
-    # error, that was said above, and its dtype is not known: it may be the missing one.
+    # At least one case must have run in each dtype. A case that raised an error has no dtype, and
+    # was reported above.
     dtypes_run = {case.get("dtype") for case in cases.values()}
     missing_dtypes = set(expect["tolerance"]) - dtypes_run
     has_error = any("error" in case for case in cases.values())
@@ -161,19 +177,21 @@ def _find_case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence])
 
 
 def _find_output_problems(name: str, rule: str | float, case: CaseEvidence) -> Iterator[str]:
-    """Yield the results of a case that are off, and the controls that the tolerance lets pass.
+    """Yield a sentence for each result of a case that is too far off, and each useless control.
 
-    A control is a result that was spoiled on purpose, so its error must be beyond the tolerance.
+    A control is a result that was spoiled on purpose. If its error is within the tolerance, the
+    comparison would not notice a wrong result.
 
     name: the case's, for the sentences.
-    rule: the largest relative error; or RULE_T, which allows a small multiple of plain torch's
-        error in the same dtype.
+    rule: how far results may be off, see _largest_allowed_error.
     """
-    if not case["outputs"]:
-        yield f"{name} gave no result"
-    tolerances = {}
+    tolerances: dict[str, float] = {}
     for result, output in case["outputs"].items():
         tolerances[result] = _largest_allowed_error(rule, output)
+
+    if not case["outputs"]:
+        yield f"{name} gave no result"
+    for result, output in case["outputs"].items():
         if not is_within(output["error"], tolerances[result]):
             error = scientific(output["error"])
             allowed = scientific(tolerances[result])
@@ -193,21 +211,23 @@ def _find_output_problems(name: str, rule: str | float, case: CaseEvidence) -> I
 def _largest_allowed_error(rule: str | float, output: Output) -> float:
     """Return the largest relative error that a result may have.
 
-    rule: this error itself, or RULE_T: then it follows from plain torch's error.
+    rule: this error itself; or RULE_T, which allows a small multiple of the error that plain torch
+        makes in the same dtype.
     """
     if rule != RULE_T:
         return float(rule)
+    # Gradients (`backward`) may be off by a larger multiple.
     allowed = backward_tolerance if output["backward"] else forward_tolerance
     return allowed(float(output["plain_error"]))
 
 
 def _find_observed_problems(expect: KernelExpect, observed: ObservedEvidence) -> Iterator[str]:
-    """Yield a sentence for each figure or fact that is not as expected, and each useless control.
+    """Yield a sentence for each measured number or fact that is not as expected.
 
-    A figure is a measured number, which must lie between a least and a most. Its controls are the
-    same figure of results that were spoiled on purpose, so they must lie outside. A fact must have
-    the expected value. If measuring raised an error, the error is the only sentence.
+    Numbers are called figures, and must lie between a least and a most. The controls of a figure
+    were measured with results that were spoiled on purpose, so they must lie outside.
     """
+    # If measuring raised an error, nothing else was measured.
     if "error" in observed:
         yield cause(observed["error"])
         return
@@ -226,8 +246,8 @@ def _find_observed_problems(expect: KernelExpect, observed: ObservedEvidence) ->
             yield f"{name} has no control"
         for control, value in figure["controls"].items():
             if is_between(value, least, most):
-                figure_text = _write_five_digits(value)
-                yield f"control: {name} of {control} is {figure_text}, which passes as well"
+                shown = _write_five_digits(value)
+                yield f"control: {name} of {control} is {shown}, which passes as well"
 
     for name, expected in expect["facts"].items():
         fact = observed.get("facts", {}).get(name)
@@ -241,22 +261,19 @@ def _summarise(expect: KernelExpect, evidence: KernelEvidence) -> str:
     For example: `2 results of 1 case use at most 31% of the tolerance; ran flash_fwd_kernel`.
     """
     parts = []
-    # Why this GPU cannot run some cases: these are among the expected ones, but did not run.
+    # Cases that this GPU cannot run.
     reasons_of_gpu = _list_gated_reasons(evidence)
+    cases_run = len(expect["cases"]) - len(reasons_of_gpu)
     shares = list(_measure_shares_of_tolerance(expect, evidence["cases"]))
     if shares:
-        count = len(expect["cases"]) - len(reasons_of_gpu)
-        cases = "1 case" if count == 1 else f"{count} cases"
-        largest_share = max(shares)
-        parts.append(
-            f"{len(shares)} results of {cases} use at most {largest_share:.0%} of the tolerance"
-        )
+        results = f"{len(shares)} results of {plural(cases_run, 'case')}"
+        parts.append(f"{results} use at most {max(shares):.0%} of the tolerance")
 
     figures = evidence.get("observed", {}).get("figures", {})
     for name in expect["figures"]:
         parts.append(f"{name} {_write_five_digits(figures[name]['value'])}")
 
-    # CUDA kernels that ran, by the pattern that their names match. The first name is enough.
+    # The first CUDA kernel that was seen for each expected name.
     kernels = []
     for names in evidence["kernels"]["matching"].values():
         if names:
@@ -267,7 +284,7 @@ def _summarise(expect: KernelExpect, evidence: KernelEvidence) -> str:
     if remark:
         parts.append(remark)
 
-    # `left_out`: why these versions of packages cannot run some cases. Each reason is written once.
+    # Cases that were not claimed because these versions of packages cannot run them.
     reasons_of_versions = expect.get("left_out", {}).values()
     for reason in dict.fromkeys([*reasons_of_versions, *reasons_of_gpu]):
         parts.append(f"not claimed: {reason}")
@@ -298,59 +315,55 @@ def _write_five_digits(value: object) -> str:
 
 
 def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[str]:
-    """Yield why it cannot have been the claimed kernel that ran, by what the profiler saw.
+    """Yield a sentence for each sign that it was not the claimed kernel that ran.
 
-    `expect` has regular expressions of the CUDA kernels that must and must not be seen. A kernel
-    that fits none of them proves nothing: it may be the claimed one under a new name. Call this
-    only if the profiler lost nothing.
+    Signs are names of CUDA kernels that the profiler saw, and that it should have seen and did not.
+    `expect` has a regular expression for each. Call this only if the profiler lost nothing.
     """
     profile = evidence["kernels"]
     patterns = expect["expected_kernels"]
     if "ran" not in profile:
-        # Evidence from before 2026-11-22 does not tell plain torch's kernels apart, so each name
-        # that is expected must have been seen.
+        # Evidence from before 2026-11-22 does not say which kernels ran in which case.
         matched = [pattern for pattern in patterns if profile["matching"].get(pattern)]
         yield from _find_missing_patterns(patterns, matched, profile["others"])
         return
 
-    # Case by case, so that a kernel that ran in one case does not stand in for another case's.
-    names_by_case = _read_own_kernels(evidence)
+    # Each case by itself, so that no kernel of one case stands in for that of another.
     faults: list[str] = []
-    for case, names in names_by_case.items():
-        faults.extend(_find_wrong_kernel_of_case(expect, case, names))
+    for case, names in _read_own_kernels(evidence).items():
+        faults += _find_wrong_kernel_of_case(expect, case, names)
     yield from faults
 
-    # Look for parts of the kernel, such as its backward, that ran in no case. Where a case has a
-    # fault, that explains the missing part; and an unknown kernel may be the missing part. In
-    # neither case is a missing part a fault of its own.
-    all_names = list(chain.from_iterable(names_by_case.values()))
+    # Then all cases together: each part of the kernel, such as its backward, must have run in one
+    # of them. A part that seems to be missing may be explained by a fault above, or have run under
+    # a name that is not known.
+    all_names = _list_own_kernels(evidence)
     if not faults and not _find_unknown_kernels(expect, all_names):
         matched = [pattern for pattern in patterns if _any_matches(all_names, pattern)]
         yield from _find_missing_patterns(patterns, matched, all_names)
 
 
 def _remark_on_unknown_kernels(expect: KernelExpect, evidence: KernelEvidence) -> str:
-    """Return a remark about unknown CUDA kernels that ran where expected ones did not; empty: none.
+    """Return a remark about CUDA kernels that seem to be the claimed kernel under a new name.
 
-    A kernel is unknown if its name fits no pattern. That is no fault: it may be the claimed kernel
-    under a name that _names.py does not have yet.
+    For example `ran as fmha_fwd: no name is known for flash-attn 2.9.0`. That is no fault. Empty
+    if the names are known.
     """
-    # Nothing is expected by name, or the claim is older than names of versions (2026-11-22).
+    # `names_of` is missing if the claim expects no names.
     if "names_of" not in expect:
         return ""
 
-    # Each part of the kernel, such as its backward, has one pattern. If every part ran under a name
-    # that is known, there is nothing to remark. But there may be no pattern at all, because no name
-    # is known in these versions: then nothing has shown that the kernel ran.
+    # There is a pattern for each part of the kernel. If the profiler saw all parts, no question is
+    # open. If there is no pattern, nothing has shown yet that the kernel ran.
     patterns = expect["expected_kernels"]
-    names = list(chain.from_iterable(_read_own_kernels(evidence).values()))
+    names = _list_own_kernels(evidence)
     if patterns and all(_any_matches(names, pattern) for pattern in patterns):
         return ""
 
     unknown = [shorten_name(name) for name in _find_unknown_kernels(expect, names)]
-    if unknown:
-        return f"ran as {_list_once(unknown)}: no name is known for {expect['names_of']}"
-    return ""
+    if not unknown:
+        return ""
+    return f"ran as {_list_once(unknown)}: no name is known for {expect['names_of']}"
 
 
 def shorten_name(kernel: str) -> str:
@@ -363,10 +376,10 @@ def shorten_name(kernel: str) -> str:
 
 
 def _read_own_kernels(evidence: KernelEvidence) -> Mapping[str, Sequence[str]]:
-    """Return which CUDA kernels ran for each case, without those that plain torch ran, too.
+    """Return which CUDA kernels ran in each case, without those that plain torch runs, too.
 
-    What ran for observations, which measure other things than results, stands under the name of the
-    kernel in place of a case. A case that raised an error is left out: that is reported already.
+    A case that raised an error is left out: it is reported already. The profile also has a row of
+    what ran for figures and facts (`observed`), under the name of the kernel in place of a case.
     """
     kernels = {}
     for case, names in evidence["kernels"].get("ran", {}).items():
@@ -380,15 +393,20 @@ def _read_own_kernels(evidence: KernelEvidence) -> Mapping[str, Sequence[str]]:
     return kernels
 
 
+def _list_own_kernels(evidence: KernelEvidence) -> list[str]:
+    """Return the CUDA kernels of all cases together, without those that plain torch runs, too."""
+    return list(chain.from_iterable(_read_own_kernels(evidence).values()))
+
+
 def _find_wrong_kernel_of_case(
     expect: KernelExpect, case: str, names: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the fault of a case, at most one: another kernel ran for it, or none of its own.
+    """Yield a sentence if another kernel than the claimed one ran in a case, or none.
 
     expect: patterns of the CUDA kernels that must run, and of those that must not run instead.
-    names: the kernels that ran for the case, and that plain torch did not run.
+    names: the CUDA kernels that ran in the case, without those that plain torch runs, too.
     """
-    # One that is expected proves it, whatever else ran.
+    # One that is expected is proof enough, whatever else ran.
     if any(_matches_any(name, expect["expected_kernels"]) for name in names):
         return
 
@@ -398,8 +416,8 @@ def _find_wrong_kernel_of_case(
                 yield f"{case}: ran {shorten_name(name)}, which is {owner}"
                 return
 
-    # If an unknown kernel ran, that may be its own. Without `names_of` (such as `flash-attn 2.7.4`)
-    # no kernel is expected by name, or the claim is older than this rule.
+    # A kernel of an unknown name may be the claimed one. And some claims expect no names: they have
+    # no `names_of`.
     if "names_of" in expect and not _find_unknown_kernels(expect, names):
         yield f"{case}: no kernel of its own ran ({_describe_seen(names)})"
 
