@@ -156,11 +156,11 @@ class UserLibraries(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence]]:
-    """Find out which libraries the loader would load for the files that each claim is about.
+    """Find out whether libraries and programs would find all the libraries that they need.
 
-    These are the libraries and programs of the CUDA toolkit, or of the Python environment. Nothing
-    is loaded: files are read. Yields the subject of each claim, and what is missing or of another
-    CUDA.
+    A claim is about those of the CUDA toolkit, or of the Python environment. Nothing is loaded: the
+    files are read, and looked for where the dynamic loader would look. Yields the subject of each
+    claim and what is missing, or of another CUDA.
     """
     user, _, _ = installed.read_user_python()
     search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
@@ -187,15 +187,15 @@ SETTINGS = Settings(reads_files_only=True, shared_reads=(read_user_libraries,))
 
 
 def measure_toolkit(home: str, search: SearchPath) -> LibrariesEvidence:
-    """Return which libraries and programs of the toolkit in `home` miss a library.
+    """Return which libraries and programs of the CUDA toolkit miss a library that they need.
 
-    `home` is the toolkit's folder; `search` is where the dynamic loader looks for libraries.
+    `home` is the toolkit's folder. `search` says where the dynamic loader looks for libraries.
     """
     _, _, distributions = installed.read_user_python()
     owners = installed.names_of_owners(distributions)
 
-    # The toolkit of a -devel image has links to torch's CUDA libraries. These are left to the claim
-    # about the environment.
+    # The toolkit of a -devel image has links to torch's CUDA libraries. The claim about the Python
+    # environment covers these.
     of_environment = set()
     for path in find_binaries(installed.locations(distributions), owners):
         if Path(path).exists():
@@ -205,16 +205,15 @@ def measure_toolkit(home: str, search: SearchPath) -> LibrariesEvidence:
         if os.path.realpath(path) not in of_environment:
             toolkits_own.append(path)
 
-    # `files` remembers what was read of each file, so that none is read twice. The toolkit's files
-    # are of no distribution: they have no owners.
+    # No Python distribution lists the toolkit's files, so they have no owners. `files` remembers
+    # what was read of each file, so that none is read twice.
     files = read_user_libraries().files
     libraries, unreadable = read_binaries(toolkits_own, {}, files)
-    # Each is loaded into a process of its own, which has loaded nothing before.
-    new_process = Process(search, files)
+    empty_process = Process(search, files)
     linked = []
     for library in libraries:
-        # `assumed` and `needs_cuda` are about distributions and torch: here they stay empty.
-        resolved = resolve_needs(library, new_process, cuda_stems=(), holders={})
+        # `cuda_stems` and `holders` are only of use for files of distributions.
+        resolved = resolve_needs(library, empty_process, cuda_stems=(), holders={})
         if resolved["missing"]:
             linked.append(resolved)
     return {
@@ -227,37 +226,34 @@ def measure_toolkit(home: str, search: SearchPath) -> LibrariesEvidence:
 def measure_environment(
     cuda_stems: Collection[str], python: str, search: SearchPath
 ) -> LibrariesEvidence:
-    """Return how the libraries and programs of the Python environment would be loaded.
+    """Return which libraries the files of the Python environment would get, and which they miss.
 
-    `cuda_stems` are the names of CUDA's libraries up to `.so`: `libcudart`. `python` is the
-    interpreter; `search` is where the dynamic loader looks for libraries.
+    `python` is the interpreter. `search` says where the dynamic loader looks for libraries.
+    `cuda_stems` are the names of CUDA's libraries up to `.so`: `libcudart`.
     """
     _, _, distributions = installed.read_user_python()
     owners = installed.names_of_owners(distributions)
     libraries, unreadable, files = read_user_libraries()
 
-    # Two processes: one that has only started Python, and one that has imported torch, too. What
-    # `load` and `load_torch` return are the libraries that they do not find.
+    # Imitate two processes: one that has started Python, and one that has imported torch, too.
+    # `load` and `load_torch` return the libraries that are not found.
     interpreter_only = Process(search, files)
     missing_at_start = interpreter_only.load(os.path.realpath(python))
     with_torch = interpreter_only.copy()
     missing_at_start += load_torch(with_torch, installed.locations(distributions), libraries)
 
+    # What each library and program would get. Libraries are loaded after torch, programs start in a
+    # process of their own.
     holders = index_by_owner(libraries)
-    # Name of a file -> the distributions that have a file of that name.
-    offered: dict[str, set[str]] = {}
-    for library in libraries:
-        offered.setdefault(Path(library.path).name, set()).update(library.owners)
-
+    owners_by_name = list_owners_by_name(libraries)
     linked = []
     for library in libraries:
-        # Programs are not loaded after torch: they start by themselves.
         process = interpreter_only if library.elf.executable else with_torch
         resolved = resolve_needs(library, process, cuda_stems, holders)
         resolved["offered"] = {}
         for name in resolved["missing"]:
-            if name in offered:
-                resolved["offered"][name] = sorted(offered[name])
+            if name in owners_by_name:
+                resolved["offered"][name] = sorted(owners_by_name[name])
         linked.append(resolved)
 
     torch_misses: list[MissingLibrary] = []
@@ -274,13 +270,21 @@ def measure_environment(
     }
 
 
+def list_owners_by_name(libraries: Iterable[Binary]) -> dict[str, set[str]]:
+    """Return the name of each library's file -> the distributions that have a file of that name."""
+    owners: dict[str, set[str]] = {}
+    for library in libraries:
+        owners.setdefault(Path(library.path).name, set()).update(library.owners)
+    return owners
+
+
 def list_cuda_of_torch(
     with_torch: Process, cuda_stems: Collection[str], owners: Mapping[str, Sequence[str]]
 ) -> dict[str, HeldLibrary]:
-    """Return the file of each CUDA library, by name, that `import torch` has loaded in a process.
+    """Return the CUDA libraries that `import torch` loads: name -> file, and who brought it.
 
-    `with_torch` is that process, `cuda_stems` are the names of CUDA's libraries up to `.so`.
-    `owners` is path -> distributions that list it.
+    `with_torch` is a process that has imported torch. `cuda_stems` are the names of CUDA's
+    libraries up to `.so`. `owners` is path -> the distributions that list it.
     """
     cuda_libraries: dict[str, HeldLibrary] = {}
     for name, path in sorted(with_torch.loaded.items()):
@@ -321,16 +325,16 @@ def resolve_needs(
     cuda_stems: Collection[str],
     holders: Mapping[tuple[str, str], str],
 ) -> LinkedLibrary:
-    """Load a library or program into a copy of a process, and return what it misses.
+    """Find out which of the libraries that a library or program needs are missing.
 
-    What the loader does not find is `missing`. But where a file of the same distribution has that
-    name (`holders`, see index_by_owner), it is `assumed` that the distribution loads it first.
-    Libraries whose name up to `.so` is in `cuda_stems` are those of CUDA (`needs_cuda`).
+    `process` is the one into which it would be loaded. `holders` has the libraries of each
+    distribution (see index_by_owner), `cuda_stems` the names of CUDA's libraries up to `.so`.
     """
-    # `process` itself stays as it is: the next library must not profit from what this one loads.
+    # Load it into a copy, so that the next library does not find what this one has loaded.
     not_found = process.copy().load(library.path)
     names_not_found = sorted({missing_library.name for missing_library in not_found})
 
+    # If the package itself has a library of that name, it is assumed to load it first.
     assumed = {}
     for name in names_not_found:
         for owner in library.owners:
@@ -347,21 +351,22 @@ def resolve_needs(
 
 
 def select_for_judge(linked: Sequence[LinkedLibrary]) -> list[LinkedLibrary]:
-    """Return the libraries that the judge needs to see, so that evidence stays small.
+    """Return the libraries that the judge needs to see. The others would only make evidence large.
 
-    These are the libraries that miss another one, need one of CUDA, or rely on one that is assumed
-    to be loaded first. If one of a distribution misses something, all of that distribution are
-    returned: an alternative among them may excuse it.
+    The judge looks at libraries that miss another one, need one of CUDA, or rely on one that is
+    assumed to be loaded first. It may excuse a library for another one of the same distribution
+    that works. So if one library of a distribution misses something, the judge needs all of them.
     """
-    troubled_owners: set[str] = set()
+    distributions_with_missing: set[str] = set()
     for library in linked:
         if library["missing"]:
-            troubled_owners.update(library["owners"])
+            distributions_with_missing.update(library["owners"])
 
     selected = []
     for library in linked:
         is_judged = library["missing"] or library["needs_cuda"] or library["assumed"]
-        if is_judged or not troubled_owners.isdisjoint(library["owners"]):
+        may_excuse_another = not distributions_with_missing.isdisjoint(library["owners"])
+        if is_judged or may_excuse_another:
             selected.append(library)
     return selected
 
@@ -373,22 +378,22 @@ def find_rivals(
     files: Files,
     owners: Mapping[str, object],
 ) -> Iterator[Rival]:
-    """Yield each CUDA library of a distribution that the loader's search path has a second time.
+    """Yield each second copy of a CUDA library that the loader could take instead of a package's.
 
-    The loader could take that copy (a rival) in place of the distribution's own. Only copies that
-    no distribution lists (`owners`: path -> distributions) and that this machine can load (`files`
-    knows what was read of each) are rivals. `cuda_stems` are the names of CUDA's libraries up to
-    `.so`.
+    libraries: all libraries of the Python environment.
+    cuda_stems: the names of CUDA's libraries up to `.so`.
+    search: where the loader looks for libraries.
+    files: knows which files this machine can load.
+    owners: path -> the distributions that list it. A file of a distribution is no rival.
     """
     for library in libraries:
         if not library.owners:
             continue
-        # The SONAME and the name of the file may differ. The loader may be asked for either.
+        # A program may ask for the library by its SONAME or by the name of its file.
         for name in sorted({library.elf.soname, Path(library.path).name}):
             if library_stem(name) not in cuda_stems:
                 continue
-            # Each path at which the loader looks for this name. Few of them exist. The library
-            # itself may be among them: it has an owner, so it is not its own rival.
+            # `everywhere` yields all paths at which the loader looks. Most of them do not exist.
             for candidate in search.everywhere(name):
                 real = os.path.realpath(candidate)
                 if real not in owners and files.is_loadable(real):
@@ -409,7 +414,7 @@ class JudgedLibrary(NamedTuple):
     missing: list[str]
     """What the loader does not find, without the driver's libraries: they come from the host."""
     troubles: list[str]
-    """What is missing, and what is of another CUDA major than torch's, found or not. A library
+    """The missing libraries, and those of another CUDA major than torch's, found or not. A library
     without troubles works."""
 
 
@@ -422,8 +427,8 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
     if not evidence["files"]:
         return failed(f"there is no shared library in the {expect['of']}")
     faults = list(find_unreadable(expect, evidence["unreadable"]))
-    # What `import torch` misses, everything misses that needs torch. Only the first faults are
-    # shown, so this cause stands before its effects.
+    # If `import torch` misses a library, so does everything that needs torch. Only the first faults
+    # are shown, so this one comes before those that follow from it.
     for missing in evidence.get("torch_misses", ()):
         if not matches(missing["name"], expect["host"]):
             faults.append(f"`import torch` misses {missing['name']}, needed by {missing['path']}")
@@ -434,8 +439,7 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
 
     faults += find_cuda_faults(expect, evidence)
     good += ", one CUDA"
-    # Libraries that need a file of their own distribution, which is assumed to be loaded before
-    # them.
+    # Libraries that work only if their package loads another of its libraries first.
     assumed = {Path(library["path"]).name for library in evidence["linked"] if library["assumed"]}
     if assumed:
         good += f" (taking {listed(sorted(assumed))} to be loaded after their siblings)"
@@ -443,10 +447,11 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
 
 
 def find_unreadable(expect: LibrariesExpect, unreadable: Sequence[Unreadable]) -> Iterator[str]:
-    """Yield files that the loader can't read, unless their package works without them."""
+    """Yield a sentence for each file that can't be loaded, unless its package works without it."""
     for file in unreadable:
+        # The package has the same library for this machine, too.
         has_alternative = "alternative" in file
-        # An added package may bring files for other machines beside its own.
+        # A package that a user added may bring libraries for several machines.
         is_extra = "beside" in file and is_added(expect, file.get("owners", ()))
         if not has_alternative and not is_extra:
             yield f"{file['path']} can't be loaded: {file['error']}"
@@ -455,9 +460,9 @@ def find_unreadable(expect: LibrariesExpect, unreadable: Sequence[Unreadable]) -
 def find_link_faults(expect: LibrariesExpect, linked: Sequence[LinkedLibrary]) -> Iterator[str]:
     """Yield sentences about libraries and programs that do not find the libraries they need.
 
-    Such a library is missing, or found, but of another CUDA major than torch's. Exceptions of the
-    claim are left out. First comes a sentence for each package that a derived image added; then one
-    for each library or program of the image, those that use CUDA first.
+    A needed library is missing, or is of another CUDA major than torch's. Some files are excused
+    (is_excused). There is one sentence for each package that a user added to the image, and one for
+    each other library or program. Those that use CUDA come first.
     """
     judged = [judge_library(expect, library) for library in linked]
     of_added = []
@@ -469,9 +474,10 @@ def find_link_faults(expect: LibrariesExpect, linked: Sequence[LinkedLibrary]) -
             of_added.append(library)
         else:
             of_image.append(library)
+    of_image.sort(key=lambda library: (not library.needs_cuda, library.path))
 
     yield from describe_added(expect, of_added)
-    for library in sorted(of_image, key=lambda library: (not library.needs_cuda, library.path)):
+    for library in of_image:
         needs = f"{library.path} of {listed(library.owners) or 'no distribution'} needs"
         if library.missing:
             names = listed(sort_telling_first(expect, library.missing))
@@ -481,11 +487,9 @@ def find_link_faults(expect: LibrariesExpect, linked: Sequence[LinkedLibrary]) -
 
 
 def judge_library(expect: LibrariesExpect, library: LinkedLibrary) -> JudgedLibrary:
-    """Return a library with its troubles: what it needs and does not get, excused or not.
-
-    `expect["host"]` are patterns of the driver's libraries. That one of these is missing is no
-    trouble: the container runtime brings it from the host.
-    """
+    """Return a library with its troubles: what it needs and does not get, excused or not."""
+    # The driver's libraries need not be in the image. The container runtime brings them from the
+    # host.
     missing = [name for name in library["missing"] if not matches(name, expect["host"])]
     of_other_cuda = [name for name in library["needs_cuda"] if is_of_other_cuda(expect, name)]
     return JudgedLibrary(
@@ -498,18 +502,21 @@ def judge_library(expect: LibrariesExpect, library: LinkedLibrary) -> JudgedLibr
 
 
 def is_added(expect: LibrariesExpect, owners: Sequence[str]) -> bool:
-    """Return whether a derived image added a file that these distributions own.
+    """Return whether a file was added to the base image, by the distributions that own it.
 
-    It did if none of them is one of the base image's (`pinned`).
+    It was if none of them is one of the base image's (`pinned`). Only claims about derived images
+    name those.
     """
-    return bool(owners) and "pinned" in expect and not set(owners) & set(expect["pinned"])
+    if not owners or "pinned" not in expect:
+        return False
+    return set(owners).isdisjoint(expect["pinned"])
 
 
 def describe_added(expect: LibrariesExpect, libraries: Sequence[JudgedLibrary]) -> Iterator[str]:
-    """Yield one sentence for each added package that has troubles. `libraries` are those with any.
+    """Yield one sentence for each package that was added, about what its libraries do not find.
 
-    A package may bring a library for each release of FFmpeg, for example. A sentence for each of
-    these would name the package over and over.
+    `libraries` are those that do not find something. A package may have many: torchcodec has one
+    for each release of FFmpeg. A sentence for each library would name the package over and over.
     """
     by_package: dict[str, list[JudgedLibrary]] = {}
     for library in libraries:
@@ -531,9 +538,9 @@ def describe_added(expect: LibrariesExpect, libraries: Sequence[JudgedLibrary]) 
 
 
 def sort_telling_first(expect: LibrariesExpect, names: Iterable[str]) -> list[str]:
-    """Return names of libraries in the order in which they explain a fault.
+    """Sort names of missing libraries: CUDA's first, then torch's, then all others.
 
-    CUDA's come first, then torch's, then all others: where CUDA is missing, no other matters.
+    Where CUDA is missing, the others matter little.
     """
 
     def rank(name: str) -> tuple[bool, bool, str]:
@@ -548,17 +555,17 @@ def sort_telling_first(expect: LibrariesExpect, names: Iterable[str]) -> list[st
 def is_excused(
     expect: LibrariesExpect, library: JudgedLibrary, judged: Sequence[JudgedLibrary]
 ) -> bool:
-    """Return whether it is all right that a library does not find what it needs to be loaded.
+    """Return whether it is all right that a library does not find what it needs (its `troubles`).
 
-    `library.troubles` names what it does not find. That is all right in three cases:
+    That is so in three cases:
 
     - The claim has an exception for the library.
-    - The library is of a package that a user added, what it lacks is not CUDA's or torch's, and
-      another library of that package works in its place.
+    - A user added its package, and another library of that package works in its place. CUDA's and
+      torch's libraries must be found all the same.
     - The library is for another platform (ROCm) or another CUDA, and the same library for our CUDA
       works.
 
-    `judged` are all libraries of the image, among which the working ones are looked for.
+    `judged` are all libraries of the image. The ones that work are looked for among them.
     """
     for exception in expect["exceptions"]:
         if is_covered(exception, library.path, library.troubles):
@@ -581,12 +588,11 @@ def is_excused(
 def has_working_alternative(library: JudgedLibrary, judged: Sequence[JudgedLibrary]) -> bool:
     """Return whether another library of the same distributions works in place of this one.
 
-    For a module of Python's, that is one that is imported by the same name: mpi4py has
-    MPI.mpich.*.so and MPI.openmpi.*.so. For any other library, any one will do: there is one for
-    each release of FFmpeg, say, or it is a plugin.
-
-    `library` has troubles, so it is not taken for its own alternative.
+    In place of a Python module, only a module of the same name works: mpi4py has MPI.mpich.*.so and
+    MPI.openmpi.*.so. In place of any other library, every library of the package will do: it may be
+    a plugin, or there is one for each release of FFmpeg.
     """
+    # `library` itself does not work, so it is not taken for its own alternative.
     is_module = library.path.endswith(".abi3.so") or ".cpython-" in library.path
     for other in judged:
         works = not other.troubles
@@ -623,10 +629,9 @@ def import_path(path: str) -> str:
 
 
 def common_path(path: str) -> str:
-    """Return what the paths of alternatives share: the part up to the last underscore.
+    """Return the part of a path that libraries for several CUDAs share: up to the last underscore.
 
-    `bitsandbytes/libbitsandbytes_` of bitsandbytes/libbitsandbytes_cuda126.so, for example. Without
-    an underscore, that is the whole path.
+    `bnb/libbnb_cuda126.so` becomes `bnb/libbnb_`. A path without an underscore stays whole.
     """
     folder, _, name = path.rpartition("/")
     head, underscore, _ = name.partition(".so")[0].rpartition("_")
@@ -641,21 +646,20 @@ def is_covered(exception: LinkException, path: str, names: Iterable[str]) -> boo
 
 
 def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> Iterator[str]:
-    """Yield a sentence for each CUDA library that could be loaded in place of torch's own.
+    """Yield a sentence for each CUDA library that may be loaded in place of the right one.
 
-    That is one that torch gets from outside of the wheels, one of another CUDA major, and a second
-    copy of one that a wheel brings.
+    There are three kinds: one that torch gets from outside of the wheels, one of another CUDA
+    major, and a second copy of one that a wheel brings.
     """
-    # `torch_holds` are the CUDA libraries that `import torch` loads, each with its owners. Where
-    # wheels bring CUDA, torch must get all of it from wheels. Where none of these libraries has an
-    # owner, CUDA comes from elsewhere, such as a base image.
+    # The CUDA libraries that `import torch` loads. If one of them is a wheel's, all must be. If
+    # none is, CUDA comes from elsewhere, such as a base image.
     torch_holds = evidence["torch_holds"]
     is_from_wheels = any(library["owners"] for library in torch_holds.values())
     for name, library in torch_holds.items():
         if is_from_wheels and not library["owners"]:
             yield f"torch gets {name} from {library['path']}, which no distribution owns"
 
-    # Each CUDA library that lies in the environment, whether torch uses it or not.
+    # All CUDA libraries in the environment, whether torch uses them or not.
     for soname, path, owners in evidence["provided"]:
         is_allowed = any(
             is_covered(exception, path, [soname]) for exception in expect["exceptions"]
@@ -664,7 +668,7 @@ def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> It
             owner = listed(list(owners)) or "no distribution"
             yield f"{path} of {owner} is {soname}: another CUDA major than torch's"
 
-    # Files that no distribution lists, by the name of a library that one does list.
+    # Copies that no distribution brought, by the name of a library that one did bring.
     for rival in evidence["second_owners"]:
         name = f"{rival['name']} of {listed(rival['owners'])}"
         yield f"{name} has a rival on the loader's path: {rival['other']}"

@@ -172,24 +172,18 @@ Loaders = Sequence[tuple[Any, list[str]]]
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEvidence]]:
-    """Yield how each pinned distribution is installed, and what its modules would be imported from.
+    """Yield, for each claim, the installed copies of a package, and the files of its modules.
 
-    The subject of a claim is the name of the distribution. For the claims about the lock and about
-    additions, yield the versions of all distributions.
+    The subject of a claim is the name of the package. Two claims, about the lock and about
+    additions, get the versions of all installed packages instead.
     """
     user, start, distributions = installed.read_user_python()
-    # Path of a file -> the distributions that list it; module -> those that install files into it.
+    # Path of a file -> the distributions that list it.
     owners = installed.names_of_owners(distributions)
+    # Name of a module -> the distributions that install files into it.
     providers = list_providers(distributions)
-
-    # Python's import asks a finder for each entry of sys.path, one after another. The same finders
-    # are asked here: they name the file of a module without importing it.
     loaders = list_loaders(user, start)
-    folders = list(start.path)
-    # Python looks first in the folder in which it starts.
-    if not user.environ.get("PYTHONSAFEPATH"):
-        folders.insert(0, user.directory)
-    finders = [Finder(folder, FileFinder(folder, *loaders)) for folder in folders]
+    finders = list_finders(user, start, loaders)
 
     for claim in claims:
         # These two claims are about all distributions, and not about one.
@@ -223,13 +217,13 @@ def list_providers(distributions: Iterable[Distribution]) -> dict[str, set[str]]
 
 
 def list_loaders(user: UserEnvironment, start: Start) -> Loaders:
-    """Return the loaders of the image's Python with their suffixes, in the order of its tries.
+    """Return the loaders of the image's Python, each with the suffixes of its files.
 
-    A loader reads one kind of module: compiled, source or bytecode. Raises KeyError for a processor
-    that no image is made for. The suite may run on another Python, whose own suffixes would be
-    wrong.
+    There is one for compiled modules, one for source and one for bytecode; Python tries them in
+    this order. This code may run on another Python, so it can't take that one's suffixes. Raises
+    KeyError for a processor that no image is made for.
     """
-    # The first suffix is `.cpython-311-x86_64-linux-gnu.so`
+    # The first suffix is `.cpython-311-x86_64-linux-gnu.so`.
     triplet = machine_named(user.machine).triplet
     version = start.version.replace(".", "")
     return [
@@ -239,21 +233,33 @@ def list_loaders(user: UserEnvironment, start: Start) -> Loaders:
     ]
 
 
+def list_finders(user: UserEnvironment, start: Start, loaders: Loaders) -> list[Finder]:
+    """Return what finds modules, for each folder on sys.path of the image's Python.
+
+    `import` asks the same finders, in this order. They name a module's file without importing it.
+    """
+    folders = list(start.path)
+    # Python looks first in the folder in which it starts.
+    if not user.environ.get("PYTHONSAFEPATH"):
+        folders.insert(0, user.directory)
+    return [Finder(folder, FileFinder(folder, *loaders)) for folder in folders]
+
+
 def list_everything(
     distributions: Iterable[Distribution], known: Iterable[KnownFailure], environ: Mapping[str, str]
 ) -> LockEvidence:
-    """Return the versions of all installed distributions, by name.
+    """Return the versions of all installed packages, and the variables that may make them fail.
 
-    `known` are failures that a package or a variable causes (`name`), and that other packages or
-    variables prevent (`unless`). If there are any, the result also has those of their variables
-    that `environ` switches on: a value such as "0" or "off" does not.
+    `known` has packages and variables that are known to fail, and what prevents that (`unless`). If
+    it is not empty, the result has a list of those variables that are switched on in `environ`. A
+    variable with a value such as "0" or "off" is not.
     """
     versions: dict[str, list[str]] = {}
     for distribution in distributions:
         versions.setdefault(distribution.name, []).append(distribution.version)
 
-    # Names of packages (`torch>=2.7`) are among these. No variable is called so: they drop out
-    # below.
+    # Some of these are names of packages (`torch>=2.7`). They drop out below, because no variable
+    # is called so.
     names: set[str] = set()
     for failure in known:
         names.update((failure["name"], *failure["unless"]))
@@ -279,16 +285,15 @@ def locate_module(
     finders: Sequence[Finder],
     loaders: Loaders,
 ) -> Module:
-    """Return which file `import module` would load, and who owns it. Nothing is imported.
+    """Return which file `import module` would load, and which packages own it.
 
-    `owners` is path -> distributions that list it. `providers` is top-level module -> distributions
-    that install files into it. `finders` are those of the entries of sys.path, in their order.
+    Nothing is imported. A namespace package, which has folders but no code, has no file.
 
-    A dotted name is resolved part by part, as Python does: each part in the folders of the package
-    before it. A name that leads to a namespace package only has no file, but folders.
+    owners: path -> the distributions that list it.
+    providers: top-level module -> the distributions that install files into it.
+    finders: find modules in the folders of sys.path, in its order.
     """
-    # What Python would import for a part of the name: one module, or all folders of a namespace
-    # package. After the loop, they are the candidates of the module itself.
+    # `import a.b` finds `a` on sys.path, and then `b` in the folders of `a`.
     candidates: list[Candidate] = []
     for part in module.split("."):
         candidates = find_candidates(part, finders)
@@ -296,9 +301,9 @@ def locate_module(
 
     own_providers = sorted(providers.get(module, ()))
     for candidate in candidates:
-        # A namespace package has no loader: there is no code of its own.
+        # Only a namespace package has no loader.
         if candidate.spec.loader:
-            # Links are resolved in the folder only: RECORD lists a file by its own name.
+            # The file may be a link: RECORD lists it under its own name, not that of its target.
             folder, name = os.path.split(str(candidate.spec.origin))
             file = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
             return {
@@ -318,17 +323,16 @@ def locate_module(
 
 
 def find_candidates(name: str, finders: Sequence[Finder]) -> list[Candidate]:
-    """Return what Python would import under a name, from the finders of the search path.
+    """Return what Python would import under a name without dots; empty if it can't be imported.
 
-    That is the first module or regular package. If there is none, it is all parts of the namespace
-    package of this name: folders without code of their own, which several entries of sys.path may
-    have. The list is empty if the name can't be imported. `name` has no dots.
+    That is one module or package. If there is none, it is all folders of this name that have no
+    `__init__.py`: together they are a namespace package (PEP 420).
     """
     namespace_parts = []
     for path_entry, finder in finders:
         spec = finder.find_spec(name)
         if spec and spec.loader:
-            # A module or regular package hides namespace packages of its name (PEP 420).
+            # It hides namespace packages of its name, also those that come before it.
             return [Candidate(path_entry, spec)]
         if spec:
             namespace_parts.append(Candidate(path_entry, spec))
@@ -347,7 +351,7 @@ def finders_inside(packages: Iterable[Candidate], loaders: Loaders) -> list[Find
 def read_torch_version(folders: Iterable[str]) -> TorchVersion:
     """Return `__version__` and `cuda` as torch/version.py states them. torch is not imported.
 
-    The first of the folders that has such a file counts.
+    The file is looked for in these folders; the first one counts. All values are None without one.
     """
     for folder in folders:
         file = Path(folder, "torch", "version.py")
@@ -362,10 +366,10 @@ def read_torch_version(folders: Iterable[str]) -> TorchVersion:
 
 
 def read_constants(file: Path) -> dict[str, str | None]:
-    """Return the top-level variables of a Python file that are set to a constant, as text.
+    """Return the variables that a Python file sets to a constant: `cuda = 12.6` -> `"12.6"`.
 
-    Of torch/version.py, that is `{"cuda": "12.6", "hip": None}` and more: None stays None. A file
-    that can't be parsed has no variables. Raises OSError if it can't be read.
+    Values are text, but None stays None. Only top-level variables count. Empty for a file that
+    can't be parsed. Raises OSError if it can't be read.
     """
     try:
         statements = ast.parse(file.read_text(encoding="utf-8", errors="replace")).body
@@ -430,10 +434,10 @@ def find_interpreter_faults(expect: PinExpect, evidence: PinEvidence) -> Iterato
 
 
 def find_module_faults(subject: str, expect: PinExpect, name: str, module: Module) -> Iterator[str]:
-    """Yield what is wrong if `import NAME` loads another file than the distribution's own.
+    """Yield what is wrong if `import NAME` does not load the package's own file.
 
-    `subject` is the distribution, `module` what was found for the name. It is a fault, too, if
-    other distributions than those expected (`expect["shares"]`) install files into the module.
+    It is a fault, too, if other packages install files into the module, unless they are expected to
+    (`expect["shares"]`). `subject` is the package, `module` is what was found under the name.
     """
     if module["file"] is None:
         namespace = module.get("namespace")
@@ -453,7 +457,7 @@ def find_module_faults(subject: str, expect: PinExpect, name: str, module: Modul
 def find_torch_faults(expect: PinExpect, torch: TorchVersion) -> Iterator[str]:
     """Yield what is wrong if torch/version.py states another CUDA or version than expected.
 
-    The metadata does not tell: a wheel for the CPU may have the same version.
+    The package's metadata does not say for which CUDA torch is built.
     """
     version = torch["__version__"]
     if torch["cuda"] != expect["cuda"]:
@@ -490,11 +494,10 @@ def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Fin
 
 
 def judge_additions(_subject: str, expect: AdditionsExpect, evidence: LockEvidence) -> Finding:
-    """Fail if an image has packages that are known not to work with the image it was built FROM.
+    """Fail if an image has packages or variables that are known to fail with its base image.
 
-    `expect["pinned"]` are the packages of that image, and `expect["known"]` lists packages and
-    variables that fail with them. `expect["conflicts"]` lists releases of packages that fail
-    together, whether they were added or not. `evidence["installed"]`: package -> its versions.
+    Some releases of packages are also known to fail together (`conflicts`), whether they were added
+    or came with the base image. `expect["pinned"]` are the packages of the base image.
     """
     installed_versions = evidence["installed"]
     faults = []
@@ -516,10 +519,10 @@ def judge_additions(_subject: str, expect: AdditionsExpect, evidence: LockEviden
 
 
 def describe_failure(failure: KnownFailure, pinned: list[str], evidence: LockEvidence) -> str:
-    """Return a sentence if a package was added, or a variable set, that is known to fail.
+    """Return a sentence on why a package that was added, or a variable that is set, fails.
 
-    `failure["name"]` is that package or variable; `pinned` are the distributions of the base image.
-    Empty if it is not there, or if a package or variable of `failure["unless"]` makes it work.
+    Empty if the package or variable (`failure["name"]`) is not there, or if something makes it work
+    (`failure["unless"]`). `pinned` are the packages of the base image.
     """
     name = failure["name"]
     switched_on = evidence["variables"]
@@ -539,7 +542,7 @@ def describe_failure(failure: KnownFailure, pinned: list[str], evidence: LockEvi
 
 
 def split_requirement(requirement: str) -> tuple[str, str]:
-    """Return name and bounds of a requirement: `torch` and `>=2.7,<3` of `torch>=2.7,<3`."""
+    """Split a requirement into name and bounds: `torch>=2.7,<3` -> `torch` and `>=2.7,<3`."""
     name = re.split("[<>]", requirement, maxsplit=1)[0]
     return name, requirement[len(name) :]
 
@@ -550,9 +553,9 @@ def is_installed(name: str, bounds: str, evidence: LockEvidence) -> bool:
 
 
 def is_within(version: str, bounds: str) -> bool:
-    """Return whether a version lies within bounds such as `>=4.45,<5`, `>=2` or `<3`.
+    """Return whether a version lies within bounds: 4.50.1 lies within `>=4.45,<5`.
 
-    There are no other operators than `>=` and `<`. Without bounds, every version does.
+    The only operators are `>=` and `<`. Every version lies within empty bounds.
     """
     release = release_numbers(version)
     # An empty text is split into one empty bound.
@@ -567,9 +570,9 @@ def is_within(version: str, bounds: str) -> bool:
 
 
 def release_numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a release, to compare: (4, 45) of 4.45.0.
+    """Return the numbers of a version, to compare it with others: `4.45.0` -> (4, 45).
 
-    Zeros at the end are left out, and what follows the numbers, too: 5.0rc1 counts as 5.
+    Zeros at the end are left out, and so is all that follows the numbers: 5.0rc1 -> (5,).
     """
     match = re.match(r"\d+(?:\.\d+)*", version)
     numbers = [int(part) for part in match[0].split(".")] if match else []

@@ -124,57 +124,53 @@ class SymbolTask(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
-    """Look up every symbol that a library or program of the Python environment needs.
+    """Look up every symbol (function or variable) that the environment's libraries need of others.
 
-    Nothing is loaded: files are read as the loader would find them. Yields the subject of each
-    claim, and the libraries that lack a symbol, each with files beside it that could be meant in
-    its place (`alternatives`).
+    Nothing is loaded: the files are read. Yields the subject of each claim, and the libraries and
+    programs that need a symbol which no library exports.
     """
     binaries = libraries.read_user_libraries().libraries
     for claim in claims:
         tasks = list(list_tasks(binaries, claim.expect))
-        # `symbols` is path -> what the file exports and needs, for every file of a scope.
+        # Path of a file -> the symbols that it exports, and those that it needs.
         symbols, unreadable = read_symbols(tasks)
         needed_symbols = sum(len(symbols[task.path].undefined) for task in tasks)
 
-        # What each library or program lacks, for those that need a symbol which no file of their
-        # scope exports.
         lacking = []
         for task in tasks:
             lacking_symbols = find_lacking(task, symbols)
             if lacking_symbols:
                 lacking.append(lacking_symbols)
         lacking.sort(key=lambda library: library["path"])
-        lacking_paths = {library["path"] for library in lacking}
 
-        # Those that the evidence names: the list is cut, `lacking_count` counts all.
-        listed_libraries: list[LackingLibrary] = []
+        # For each of the first, add the files beside it that may be used in its place.
+        lacking_paths = {library["path"] for library in lacking}
+        first_lacking: list[LackingLibrary] = []
         for library in lacking[:_MOST_LISTED]:
             alternatives = find_alternatives(library["path"], tasks, symbols, lacking_paths)
-            listed_libraries.append({**library, "alternatives": alternatives})
+            first_lacking.append({**library, "alternatives": alternatives})
         evidence: SymbolsEvidence = {
             "files": len(binaries),
             "checked": len(tasks),
             "symbols": needed_symbols,
             "unreadable": unreadable,
-            "lacking": listed_libraries,
+            "lacking": first_lacking,
             "lacking_count": len(lacking),
         }
         yield claim.subject, evidence
 
 
 def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterator[SymbolTask]:
-    """Yield a task for each library or program of which the loader finds all that it needs.
+    """Yield a task for each library or program: in which files the loader looks for its symbols.
 
-    Libraries of the host's driver (`expect["host"]`) may be missing. Of a file that lacks another
-    library nothing can be said: that library might export the symbols.
+    These files are its scope. A file that misses a library is left out, because that library might
+    export the symbols. Only libraries of the host's driver (`expect["host"]`) may be missing.
     """
     user, _, distributions = installed.read_user_python()
     search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
 
-    # Two processes, as in `libraries`: one has only started Python, one has imported torch, too.
-    # `load_with_scope` returns the files that it loads, as a scope, and the libraries that it does
-    # not find.
+    # Imitate two processes: one that has started Python, and one that has imported torch, too.
+    # `load_with_scope` returns the files that are loaded, and the libraries that are not found.
     interpreter_only = Process(search, libraries.read_user_libraries().files)
     interpreter_scope, _ = interpreter_only.load_with_scope(os.path.realpath(user.python))
     with_torch = interpreter_only.copy()
@@ -187,12 +183,16 @@ def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterato
         is_program = binary.elf.executable
         process = (interpreter_only if is_program else with_torch).copy()
         own_scope, missing = process.load_with_scope(binary.path)
-        if not all(matches(library.name, expect["host"]) for library in missing):
+        is_only_driver_missing = all(matches(library.name, expect["host"]) for library in missing)
+        if not is_only_driver_missing:
             continue
-        # torch's libraries find each other's symbols, as one import opens them all.
-        opened_scope = torch_scope if binary.path in torch_scope else own_scope
-        # A program starts by itself: nothing of Python's process is open in it.
-        scope = opened_scope if is_program else global_scope + opened_scope
+
+        # `import torch` opens all of torch's libraries at once, so they see each other's symbols.
+        scope = torch_scope if binary.path in torch_scope else own_scope
+        # A program runs in a process of its own, and sees nothing that Python's process has opened.
+        if not is_program:
+            scope = global_scope + scope
+        # Name of each library that it needs -> the file that the loader takes.
         file_of = {}
         for name in binary.elf.needed:
             if name in process.loaded:
@@ -204,10 +204,9 @@ def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterato
         yield SymbolTask(
             path=binary.path,
             owners=binary.owners,
-            # A file may be in both scopes: its first place counts.
+            # Each file once, where it comes first.
             scope=tuple(dict.fromkeys(scope)),
             file_of=file_of,
-            # All that is missing is the driver's: see above.
             needs_driver=bool(missing),
             any_python=expect.get("any_python", False),
             allowed=tuple(allowed),
@@ -215,9 +214,9 @@ def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterato
 
 
 def scope_of(process: Process, name: str, binaries: Sequence[Binary]) -> list[str]:
-    """Return a library's file and all that it needs, in the order in which symbols are looked up.
+    """Return the file of a library and of all that it needs, in the order of the loader's search.
 
-    `name` is the name of its file. Empty where there is no such library.
+    `name` is the name of its file. Empty if no library of `binaries` has it.
     """
     for library in binaries:
         if Path(library.path).name == name:
@@ -238,13 +237,14 @@ def read_symbols(
     paths: set[str] = set()
     for task in tasks:
         paths.update(task.scope)
-    # The large files first, so that no core waits for another one at the end.
+    # Begin with the largest files. Otherwise one core may still read a large one when all others
+    # have finished.
     ordered = sorted(sorted(paths), key=lambda path: -Path(path).stat().st_size)
 
     symbols: dict[str, Symbols] = {}
     unreadable: list[UnreadableFile] = []
     for path, own_symbols, error in map_on_all_cores(read_file, ordered, chunk=4):
-        # Of an unreadable file, `own_symbols` is empty and `error` is not.
+        # `error` is empty if the file could be read. If not, `own_symbols` is empty.
         symbols[path] = own_symbols
         if error:
             unreadable.append({"path": path, "error": error})
@@ -260,10 +260,10 @@ def read_file(path: str) -> tuple[str, Symbols, str]:
 
 
 def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSymbols | None:
-    """Return the symbols and versions that a library needs and does not get; None: it lacks none.
+    """Return the symbols that a library needs and no file exports; None if it lacks none.
 
-    `task` has the library, and its scope: the files in which the loader looks for symbols.
-    `symbols` is the path of a file -> what it exports and needs.
+    `task` names the library and its scope, the files in which the loader looks for symbols.
+    `symbols` is the path of a file -> the symbols that it exports, and those that it needs.
     """
     missing = symbols[task.path].undefined
     for path in task.scope:
@@ -271,11 +271,11 @@ def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSym
         if not missing:
             break
 
-    # Names of symbols are bytes, as they stand in the file.
+    # Names of symbols are bytes, as in the file.
     undefined = []
     for name in sorted(missing):
-        # These are exported by what is not here: the host's driver, and the image's own Python
-        # where another release stands in for it.
+        # The host's driver is not in the image, so its symbols are known by their names. So are
+        # Python's, if another release of Python stands in for the image's own.
         is_drivers = task.needs_driver and _DRIVER_SYMBOL.fullmatch(name)
         is_pythons = task.any_python and _PYTHON_SYMBOL.fullmatch(name)
         if not is_drivers and not is_pythons:
@@ -288,8 +288,8 @@ def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSym
     undefined.sort(key=lambda name: matches(name.decode("utf-8", "replace"), task.allowed))
     versions.sort(key=lambda version: matches(version[0], task.allowed))
 
-    # Count the symbols that some library outside of the scope exports. `audit` excuses a library if
-    # that is all of them: it may be loaded after those libraries.
+    # Count the symbols that some other library of the image exports. If these are all, `audit`
+    # excuses the library: its package may load that other library first.
     elsewhere = 0
     for name in undefined:
         if any(name in other.exports for other in symbols.values()):
@@ -307,14 +307,14 @@ def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSym
 def find_lacking_versions(
     task: SymbolTask, symbols: Mapping[str, Symbols]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield what a library needs of others in a version that they do not define.
+    """Yield the symbol versions that a library needs of other libraries, and that these lack.
 
-    `task` is the library to check. Yielded are the version of symbols (`GLIBC_2.38`), the name of
-    the other library (`libc.so.6`) and its file. Files that define no version at all are left out,
-    as the loader does not compare versions with them.
+    For example `GLIBC_2.38` of `libc.so.6`. The third value is the file of that other library.
+    `task` names the library to check. `symbols` is path -> what the file exports and needs.
     """
     for name, needed_versions in symbols[task.path].needed_versions.items():
-        # A library of the host's driver is not in the image: it has no file here.
+        # Libraries of the host's driver have no file in the image. And if a file defines no
+        # versions at all, the loader does not compare any.
         file = task.file_of.get(name)
         if file is None or file not in symbols or not symbols[file].defined_versions:
             continue
@@ -328,12 +328,15 @@ def find_alternatives(
     symbols: Mapping[str, Symbols],
     lacking_paths: Collection[str],
 ) -> list[str]:
-    """Return files beside a library that do the same for another release, and lack no symbol.
+    """Return files in the folder of a library that may be used in its place, and lack no symbol.
 
-    Such a file has another number in its name (`_C_torch27.so`), and more than half of the
-    library's exports. `path` is that of the library, `tasks` are all files to choose from, and
-    `symbols` is the path of a file -> what it exports. `lacking_paths` are those that lack a
-    symbol.
+    Packages bring one file for each release of torch: `_C_torch26.so`, `_C_torch27.so`. Such files
+    differ only in a number in their names, and export more than half of the same symbols.
+
+    path: the library's.
+    tasks: all files to choose from.
+    symbols: path of a file -> what it exports.
+    lacking_paths: the files that lack a symbol.
     """
     library = Path(path)
     exports = symbols[path].exports
