@@ -8,20 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from validate import installation
-
-
-def command(verb: str, *arguments: str) -> str:
-    """Return a command line of ours, as this installation spells it.
-
-    `nox -s lock -- NAME` in a checkout, `truetag lock NAME` with the installed package.
-    """
-    if not installation.IS_CHECKOUT:
-        return " ".join(["truetag", verb, *arguments])
-    if not arguments:
-        return f"nox -s {verb}"
-    return f"nox -s {verb} -- {' '.join(arguments)}"
-
+from validate.installation import command as command
 
 _NEXT_BY_ERROR = {
     errno.ENOSPC: "free space on this disk, or name a folder on another one",

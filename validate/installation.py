@@ -10,6 +10,18 @@ IS_CHECKOUT = (Path(__file__).resolve().parents[1] / "noxfile.py").is_file()
 """Whether the code runs from a checkout of this project."""
 
 
+def command(verb: str, *arguments: str) -> str:
+    """Return a command line of ours, as this installation spells it.
+
+    `nox -s lock -- NAME` in a checkout, `truetag lock NAME` with the installed package.
+    """
+    if not IS_CHECKOUT:
+        return " ".join(["truetag", verb, *arguments])
+    if not arguments:
+        return f"nox -s {verb}"
+    return f"nox -s {verb} -- {' '.join(arguments)}"
+
+
 def by_installation(*, checkout: str, installed: str) -> str:
     """Return the first text if the code runs from a checkout, else the second.
 

@@ -14,6 +14,7 @@ VERBS: Mapping[str, str] = {
     "lock": "Resolve images into hash-pinned locks under locks/.",
     "render": "Write build contexts, for `docker build` or `docker buildx bake`.",
     "build": "Build images and validate them; what fails gets no name.",
+    "reproduce": "Build an image twice without a cache, compare, and record its layers.",
     "wheels": "Compile packages that are published as source only, once.",
     "validate": "Judge an image by a name's claims, or recorded evidence again.",
     "audit": "Look for faults in any image; an audit is no validation.",

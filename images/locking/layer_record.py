@@ -1,6 +1,6 @@
 """Reads and writes locks/layers.json: the digest that each recipe of a layer gave.
 
-Recipes: images/context/recipe.py. Builds never write the record; `python -m tools.reproduce NAME
+Recipes: images/context/recipe.py. Builds never write the record; the verb `reproduce NAME
 --record` does. A layer that several images share stands in it once.
 """
 
@@ -12,9 +12,8 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from images.config import paths
-from images.errors import wrong
+from images.errors import command, wrong
 from images.host.cache import write_whole
-from validate.installation import by_installation
 
 FILE = "layers.json"
 BUILDS_NEEDED = 2
@@ -142,12 +141,10 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
                 f"has the digest {digits_here} here, and had {digits_before} before ({builds}), "
                 "by the same recipe"
             )
-            # Only `tools/reproduce.py` of a checkout records builds.
-            then = by_installation(
-                checkout="find out what differs (`python -m tools.reproduce NAME --beside FILE` "
-                f"names the files); only then delete the old row from locks/{FILE} and record it "
-                "again",
-                installed=f"delete its row from locks/{FILE}",
+            comparing = command("reproduce", "NAME", "--beside FILE")
+            then = (
+                f"find out what differs (`{comparing}` names the files); only then delete the old "
+                f"row from locks/{FILE} and record it again"
             )
             raise wrong(f"the layer {measured.layer} of {build.image}", cause, then)
         updated[measured.recipe] = _with_build(known, measured, build)

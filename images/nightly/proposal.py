@@ -13,7 +13,6 @@ from images.nightly import results
 from images.nightly.results import Change
 from images.nightly.run import ImageResult
 from images.planning.image import Image
-from validate.installation import by_installation
 
 PATCH = "update.patch"
 LOG = "CHANGES.md"
@@ -61,18 +60,14 @@ def _describe_changes(result: ImageResult) -> str:
         else:
             reason = "no longer needed"
         rows += f"| {change.name} | {change.before or '-'} | {change.after or '-'} | {reason} |\n"
-    origin = by_installation(
-        checkout=f"`python -m tools.reproduce {image} --record` builds it twice and records its "
-        "layers; until then `publish` refuses the\n  image, as its origin is UNPROVEN",
-        installed="`publish` takes the image with --origin-exception WHY: no two builds of it are "
-        "recorded",
-    )
+    recording = command("reproduce", image, "--record")
     steps = (
         f"- `{command('plan')}` shows which images share the stack: whether the rules refuse one, "
         "or its lock is stale\n"
         f"- `{command('lock', image)}`, with the names of those images, renews locks, and reads "
         "the RECORDs of their new wheels\n"
-        f"- {origin}\n"
+        f"- `{recording}` builds it twice and records its layers; until then `publish` refuses\n"
+        "  the image, as its origin is UNPROVEN\n"
     )
     return f"""# Move {image} to the newest versions
 

@@ -16,11 +16,11 @@ from images.engine.layers import canonical_diff_id, find_layers
 from images.engine.progress import Progress
 from images.locking import debian, layer_record
 from images.planning.image import Image
+from images.reproduction import builds, comparison
+from images.reproduction.cold_builds import build_cache
 from images.validation.rows import read_evidence
 from tests.support.broken_images import NAME
 from tests.support.sources import SOURCES
-from tools import reproduce
-from tools.cold_builds import build_cache
 from validate.checks.static import host_origin
 from validate.claims import ORIGIN_PROBE
 from validate.judging import Status
@@ -33,7 +33,7 @@ def test_the_files_that_differ_are_named_and_nothing_is_left(
 ) -> None:
     options = BuildOptions(sources=SOURCES, host=host_settings(), out=tmp_path)
     network = host_settings().network(local=engine.facts.local)
-    unsteady = reproduce.Reproduction(engine, image, base, options, network)
+    unsteady = builds.Reproduction(engine, image, base, options, network)
     # Named as a step of ours, and it gives other bytes each time.
     step = "sh /run/scripts/debian.sh || mkdir /opt/folder && date +%N >/opt/folder/now"
     unsteady.context = {"Dockerfile": f"FROM {base.reference}\nRUN {step}\n".encode()}
@@ -44,8 +44,8 @@ def test_the_files_that_differ_are_named_and_nothing_is_left(
         record.made_by for record in build_cache(engine) if "/opt/folder/now" in record.made_by
     ] == []
     assert first.on == second.on and first.id != second.id
-    (difference,) = reproduce.with_files(
-        reproduce.compare(first.layers, second.layers), files, other_files
+    (difference,) = comparison.with_files(
+        comparison.compare(first.layers, second.layers), files, other_files
     )
     assert difference.layer == "debian" and any(
         "/opt/folder/now: " in file for file in difference.files

@@ -29,7 +29,7 @@ def origin_claims(context: ClaimContext) -> Iterator[Claim]:
     recipe_digest = ""
     if origin.recipe:
         recipe_digest = origin.recipe.digest
-    # With these arguments, tools/reproduce.py builds this image again. The judge's advice has them.
+    # With these arguments, `reproduce` builds this image again. The judge's advice has them.
     arguments = str(context.image.name)
     if origin.base:
         arguments += f" --base {origin.base}"

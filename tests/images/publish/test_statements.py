@@ -241,7 +241,7 @@ def run_before_its_builds_were_recorded() -> Attestation:
 
 
 def test_an_origin_that_was_recorded_after_the_run_is_no_fault() -> None:
-    """`build`, then `tools/reproduce --record`, then `publish`: no other run is needed."""
+    """`build`, then `reproduce --record`, then `publish`: no other run is needed."""
     run = run_before_its_builds_were_recorded()
     assert [row.status for row in run.verdict.claims] == [Status.PASS, Status.UNPROVEN]
 

@@ -148,7 +148,7 @@ def test_a_step_that_changes_other_files_is_only_reported() -> None:
 def test_a_layer_with_other_bytes_comes_with_the_command_that_names_the_files() -> None:
     reason = judged(image(WITH_ANOTHER_TORCH)).reason
 
-    assert "`python -m tools.reproduce cu126-torch25 --beside IMAGE` names the files" in reason
+    assert "`nox -s reproduce -- cu126-torch25 --beside IMAGE` names the files" in reason
 
 
 @pytest.mark.parametrize(
@@ -214,19 +214,18 @@ def test_a_layer_of_less_than_two_recorded_builds_is_unproven(torch_layer: dict[
 
     assert status is Status.UNPROVEN, reason
     assert "no two builds of torch are recorded for this recipe" in reason
-    assert "`python -m tools.reproduce cu126-torch25 --record`" in reason
+    assert "`nox -s reproduce -- cu126-torch25 --record`" in reason
 
 
-def test_without_a_checkout_the_next_step_is_an_option_of_publish(
+def test_without_a_checkout_the_next_step_is_the_installed_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only a checkout has the program that records builds."""
     monkeypatch.setattr(installation, "IS_CHECKOUT", False)
     layer = recorded("torch", diff_id="", builds=[])
 
     _, reason = judged(image(), {**EXPECT, "layers": [*OTHER_LAYERS, layer]})
 
-    assert reason.endswith("publish takes it with --origin-exception WHY")
+    assert "`truetag reproduce cu126-torch25 --record`" in reason
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ The engine's host measures it (images/validation/origin.py): a container can't s
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypedDict
 
-from validate.installation import by_installation
+from validate.installation import command
 from validate.judging import Finding, failed, listed, passed, unproven
 
 BUILDS_NEEDED = 2
@@ -175,12 +175,8 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     if changed_tools:
         return failed("; ".join(changed_tools))
     layers = compare_layers(expect, evidence)
-    # Only a checkout has the program that records builds.
-    next_step = by_installation(
-        checkout=f"`python -m tools.reproduce {expect['arguments']} --record` builds it twice and "
-        "records it",
-        installed="publish takes it with --origin-exception WHY",
-    )
+    recording = command("reproduce", expect["arguments"], "--record")
+    next_step = f"`{recording}` builds it twice and records it"
     # First: is there anything to compare on both sides?
     if not layers.expected:
         return unproven(f"its recipe has no layers: {next_step}")
@@ -278,12 +274,8 @@ def find_faults(
     for name in layers.strange:
         faults.append(f"no step of the recipe makes its layer {name}")
     if layers.differing:
-        next_step = by_installation(
-            checkout=f"`python -m tools.reproduce {expect['arguments']} --beside IMAGE` names the "
-            "files that differ",
-            installed="build it again with --no-cache, and compare the files of both images",
-        )
-        faults.append(next_step)
+        comparing = command("reproduce", expect["arguments"], "--beside IMAGE")
+        faults.append(f"`{comparing}` names the files that differ")
     return faults
 
 

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from images.commands import reproduce
+from images.config.paths import Workspace
 from images.engine.layer_tree import LayerEntry
 from images.errors import UserError
 from images.locking import layer_record
+from images.reproduction import builds, cold_builds, comparison, recording
+from images.reproduction.builds import BuildResult, LayerBuilt
 from images.site import records
 from tests.support.checkout import ROOT
-from tools import cold_builds, reproduce
-from tools.reproduce import BuildResult, LayerBuilt
 
 FILE = LayerEntry("etc/x", "file", 0o644, (0, 0), 1704067200, "", "3 one")
 
@@ -50,14 +52,14 @@ def result_on(engine: str = "Docker 26.1.5", torch: str = "b") -> BuildResult:
     ids=["time", "mode", "owner", "content"],
 )
 def test_what_differs_of_a_file_is_named(second: LayerEntry, difference: str) -> None:
-    assert reproduce.describe_files([FILE], [second]) == [difference]
+    assert comparison.describe_files([FILE], [second]) == [difference]
 
 
 def test_the_first_files_are_named_and_the_others_counted() -> None:
     first = [FILE._replace(path=f"f{number}") for number in range(9)]
     second = [entry._replace(content="2") for entry in first]
 
-    differences = reproduce.describe_files(first, second)
+    differences = comparison.describe_files(first, second)
 
     assert len(differences) == 6
     assert differences[0].startswith("/f0: content")
@@ -68,7 +70,7 @@ def test_a_layer_that_another_store_wrote_is_equal_if_it_changes_the_same() -> N
     classic = LayerBuilt(layer="debian", diff_id="1", written_as="1", change="same")
     containerd = LayerBuilt(layer="debian", diff_id="2", written_as="2", change="same")
 
-    assert reproduce.compare([classic], [containerd]) == []
+    assert comparison.compare([classic], [containerd]) == []
 
 
 @pytest.mark.parametrize("change", ["", "other"], ids=["unknown", "another"])
@@ -76,7 +78,7 @@ def test_a_layer_of_another_diff_id_differs_unless_it_changes_the_same(change: s
     first = LayerBuilt(layer="debian", diff_id="1", written_as="1", change=change)
     second = LayerBuilt(layer="debian", diff_id="2", written_as="2")
 
-    (difference,) = reproduce.compare([first], [second])
+    (difference,) = comparison.compare([first], [second])
 
     assert (difference.first, difference.second) == ("1", "2")
 
@@ -84,40 +86,40 @@ def test_a_layer_of_another_diff_id_differs_unless_it_changes_the_same(change: s
 def test_layers_can_differ_where_all_their_files_are_the_same() -> None:
     other = FILE._replace(path="a")
 
-    in_another_order = reproduce.describe_files([FILE, other], [other, FILE])
-    without_difference = reproduce.describe_files([FILE], [FILE])
+    in_another_order = comparison.describe_files([FILE, other], [other, FILE])
+    without_difference = comparison.describe_files([FILE], [FILE])
 
     assert in_another_order == ["the same files in another order"]
     assert without_difference == ["in how the tar is written"]
 
 
 def test_a_file_that_only_one_build_has_is_named() -> None:
-    assert reproduce.describe_files([], [FILE]) == ["/etc/x is only in the second"]
+    assert comparison.describe_files([], [FILE]) == ["/etc/x is only in the second"]
 
 
 def test_what_another_engine_gave_is_read_back(tmp_path: Path) -> None:
-    reproduce.write_result(tmp_path, result_on(), {"torch": [FILE]})
+    builds.write_result(tmp_path, result_on(), {"torch": [FILE]})
 
-    result, files = reproduce.read_result(tmp_path / reproduce.RESULT)
+    result, files = builds.read_result(tmp_path / builds.RESULT)
 
     assert result == result_on()
     assert files == {"torch": [FILE]}
 
 
 def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no result of this tool"):
-        reproduce.read_result(tmp_path / "none" / reproduce.RESULT)
+    with pytest.raises(UserError, match="is no result of `reproduce`"):
+        builds.read_result(tmp_path / "none" / builds.RESULT)
 
 
 def test_layers_are_compared_by_their_steps() -> None:
     layers = result_on().layers
     files = {"torch": [FILE]}
 
-    (difference,) = reproduce.compare(layers, result_on(torch="c").layers)
-    (explained,) = reproduce.with_files([difference], files, {"torch": [FILE._replace(mode=0)]})
-    (missing,) = reproduce.compare(layers, layers[:1])
+    (difference,) = comparison.compare(layers, result_on(torch="c").layers)
+    (explained,) = comparison.with_files([difference], files, {"torch": [FILE._replace(mode=0)]})
+    (missing,) = comparison.compare(layers, layers[:1])
 
-    assert reproduce.compare(layers, result_on().layers) == []
+    assert comparison.compare(layers, result_on().layers) == []
     assert difference.layer == "torch"
     assert (difference.first, difference.second) == (digest("b"), digest("c"))
     assert explained.files == ("/etc/x: mode 420 and 0",)
@@ -125,30 +127,30 @@ def test_layers_are_compared_by_their_steps() -> None:
 
 
 def test_two_builds_that_agree_are_recorded(tmp_path: Path) -> None:
-    reproduce.record_builds(tmp_path, [result_on(), result_on("Docker 20.10.24")])
+    recording.record_builds(tmp_path, [result_on(), result_on("Docker 20.10.24")])
 
     record = layer_record.read(tmp_path)
     assert [build.on for build in record["2"].builds] == ["Docker 26.1.5", "Docker 20.10.24"]
 
 
 def test_builds_that_give_another_layer_than_recorded_are_refused(tmp_path: Path) -> None:
-    reproduce.record_builds(tmp_path, [result_on(), result_on("Docker 20.10.24")])
+    recording.record_builds(tmp_path, [result_on(), result_on("Docker 20.10.24")])
     others = [result_on("Docker 28.5", torch="c"), result_on("Docker 29", torch="c")]
 
     with pytest.raises(UserError, match="the layer torch of x"):
-        reproduce.record_builds(tmp_path, others)
+        recording.record_builds(tmp_path, others)
 
 
 def test_builds_without_a_recipe_are_not_recorded(tmp_path: Path) -> None:
     without_recipe = replace(result_on(), recipe={}, unknown="of a tag")
 
     with pytest.raises(UserError, match="has no recipe to record its layers by: of a tag"):
-        reproduce.record_builds(tmp_path, [result_on(), without_recipe])
+        recording.record_builds(tmp_path, [result_on(), without_recipe])
 
 
-def test_one_build_is_not_recorded(tmp_path: Path) -> None:
+def test_one_build_is_not_recorded() -> None:
     with pytest.raises(UserError, match="two builds are needed"):
-        reproduce.record_builds(tmp_path, [result_on()])
+        reproduce.require_second_build(once=True, beside="")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_a_build_is_not_recorded_beside_one_that_may_be_of_another_recipe(
     tmp_path: Path, other: BuildResult
 ) -> None:
     with pytest.raises(UserError, match="is not known to be one of the same recipe"):
-        reproduce.record_builds(tmp_path, [other, result_on()])
+        recording.record_builds(tmp_path, [other, result_on()])
 
 
 def test_the_layers_of_a_recorded_run_are_a_build_of_another_machine() -> None:
@@ -177,12 +179,41 @@ def test_the_layers_of_a_recorded_run_are_a_build_of_another_machine() -> None:
     assert diff_ids == line.payload, "with one layer of the base"
 
 
-def test_nothing_is_recorded_from_a_checkout_with_changes(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    (tmp_path / "templates").write_text("edited")
+def committed_workspace(folder: Path) -> Workspace:
+    """Return a workspace whose matrix and lock are committed, with an `out/` that is not."""
+    for file in ("matrix.yaml", "locks/x/torch.txt", "out/x/build.json"):
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("as committed")
+    author = ["-c", "user.name=x", "-c", "user.email=x@example"]
+    for command in (
+        ["init", "-q"],
+        ["add", "matrix.yaml", "locks"],
+        [*author, "commit", "-q", "-m", "x"],
+    ):
+        subprocess.run(["git", "-C", folder, *command], check=True)
+    return Workspace(folder / "matrix.yaml")
 
-    with pytest.raises(UserError, match="this checkout has changes that are in no commit"):
-        reproduce.require_clean(tmp_path)
+
+def test_results_and_an_earlier_record_need_not_be_committed(tmp_path: Path) -> None:
+    workspace = committed_workspace(tmp_path)
+    (workspace.locks / layer_record.FILE).write_text("{}")
+
+    reproduce.require_committed(workspace)
+
+
+@pytest.mark.parametrize("file", ["matrix.yaml", "locks/x/torch.txt", "locks/x/new.txt"])
+def test_nothing_is_recorded_of_a_matrix_or_lock_in_no_commit(tmp_path: Path, file: str) -> None:
+    workspace = committed_workspace(tmp_path)
+    (tmp_path / file).write_text("edited")
+
+    with pytest.raises(UserError, match=f"{file} was changed, and is in no commit"):
+        reproduce.require_committed(workspace)
+
+
+def test_nothing_is_recorded_outside_of_git(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is in no git repository"):
+        reproduce.require_committed(Workspace(tmp_path / "matrix.yaml"))
 
 
 def test_a_build_takes_no_wheel_that_another_made() -> None:

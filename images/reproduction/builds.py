@@ -1,0 +1,205 @@
+"""Build an image without any cache, read its layers, and keep what the build gave in a file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from images.building import contexts
+from images.building.contexts import BuildOptions
+from images.context.labels import BaseContext
+from images.context.render import Context
+from images.engine import Engine, ImageInfo, configuration, exported, layers
+from images.engine.configuration import SUITE
+from images.engine.layer_tree import LayerEntry
+from images.engine.progress import Progress
+from images.errors import failed
+from images.locking import layer_record, lock_file
+from images.planning.image import Image
+from images.reproduction.cold_builds import nothing_new_kept, on_own_layer, with_own_wheels
+from images.validation.claims.context import ClaimContext
+from images.validation.origin import with_one_base
+
+RESULT, FILES = "reproduce.json", "reproduce-files.json.gz"
+Files = Mapping[str, Sequence[LayerEntry]]
+"""Layer -> what its tar has, in its order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerBuilt:
+    """A layer of a build, or its settings."""
+
+    layer: str
+    diff_id: str
+    """Of the layer in canonical form, which is the same for all engines."""
+    written_as: str
+    """The diff ID of the layer as the engine wrote it."""
+    change: str = ""
+    """Its change digest (images/engine/layers.py); empty if the engine's store can't be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildResult:
+    """What one build gave, or what is known of another image of that name."""
+
+    id: str
+    """Empty if it is an image of the engine, which may come from the cache of another build."""
+    image: str
+    on: str
+    """The engine, or the machine of a recorded run."""
+    date: str
+    recipe: Mapping[str, str]
+    """Layer -> its recipe; empty if that is not known."""
+    unknown: str
+    """Why the recipe is not known."""
+    layers: Sequence[LayerBuilt]
+    seconds: float
+    """How long the build took; 0 if that is not known."""
+
+    @property
+    def counts_as_build(self) -> bool:
+        """Whether nothing of another build went into it."""
+        return bool(self.id)
+
+
+class Reproduction:
+    """Builds one image on one engine, each time from nothing."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        image: Image,
+        base: BaseContext,
+        options: BuildOptions,
+        network: str | None,
+    ):
+        self.engine = engine
+        self.base = base
+        self.network = network
+        self.name = str(image.name)
+        self.locks = options.sources.workspace.locks
+        lock = lock_file.read(image, self.locks)
+        self.claim_context: ClaimContext
+        self.context: Context
+        _, self.claim_context, self.context = contexts.prepare(image, lock, base, options)
+
+    def build(self, progress: Progress) -> tuple[BuildResult, Files]:
+        """Build without any cache, and leave nothing of it in the engine.
+
+        Raises UserError if a step fails.
+        """
+        build_id = uuid.uuid4().hex[:8]
+        reference = f"truetag-reproduce:{build_id}"
+        # Wheels that another build compiled or fetched count as a cache, too.
+        context = on_own_layer(with_own_wheels(self.context, build_id), build_id)
+        # The layer that `on_own_layer` adds comes directly above those of the base.
+        marker = len(self.engine.inspect(self.base.reference).layers)
+        with nothing_new_kept(self.engine, reference):
+            job = progress.job(f"{self.name} (without cache)")
+            built = self.engine.build(
+                context,
+                reference,
+                network=self.network,
+                no_cache=True,
+                unpack=False,
+                on_event=job,
+            )
+            info = self.engine.inspect(reference)
+            layers_built, files = read_image(self.engine, info, self.locks, marker=marker)
+
+        origin = self.claim_context.origin
+        recipe = origin.recipe if origin else None
+        result = BuildResult(
+            id=build_id,
+            image=self.name,
+            on=f"Docker {self.engine.facts.version}",
+            date=f"{datetime.now(UTC):%Y-%m-%d}",
+            recipe={row.layer: row.digest for row in recipe.layers} if recipe else {},
+            unknown=origin.unknown if origin else "",
+            layers=layers_built,
+            seconds=round(built.seconds, 1),
+        )
+        return result, files
+
+
+def read_image(
+    engine: Engine, info: ImageInfo, locks: Path, marker: int | None = None
+) -> tuple[list[LayerBuilt], Files]:
+    """Read the layers of an image, without the suite's.
+
+    `locks` has the record, from which layers that another store wrote get their diff IDs.
+    `marker`: the index of a layer to leave out, which only keeps a build apart from others
+    (tools/cold_builds.py). If the engine's store can't be read, the layers' diff IDs are taken as
+    canonical, as they are from engine 26.1 on. Then there are no files.
+    """
+    stored = layers.find_layers(engine, info)
+    canonical = {diff_id: diff_id for diff_id in info.layers}
+    known = layer_record.known_forms(layer_record.read(locks))
+    canonical |= layers.canonical_diff_ids(stored, known, info.digest)
+    changes = layers.change_digests(stored, info.digest)
+    listings = exported.entries(engine, info) or [[] for _ in info.layers]
+
+    # The marker's step is left out first: names of layers count the steps of an image.
+    steps = engine.steps(info.handle)
+    steps_with_layer = [text for text in steps if configuration.has_layer(text)]
+    indexes = [index for index in range(len(info.layers)) if index != marker]
+    names = configuration.layer_names([steps_with_layer[index] for index in indexes])
+
+    written_as: dict[str, str] = {}
+    files: dict[str, Sequence[LayerEntry]] = {}
+    for name, index in zip(names, indexes, strict=True):
+        if name != SUITE:
+            written_as[name] = info.layers[index]
+            files[name] = listings[index]
+    diff_ids = {name: canonical[diff_id] for name, diff_id in written_as.items()}
+
+    # A base of several layers counts as one.
+    written_with_one_base = with_one_base(written_as)
+    layers_built = []
+    for name, diff_id in with_one_base(diff_ids).items():
+        written = written_with_one_base[name]
+        # A base of several layers has no change digest.
+        change = changes.get(written, "")
+        layers_built.append(
+            LayerBuilt(layer=name, diff_id=diff_id, written_as=written, change=change)
+        )
+    settings = configuration.payload(info, steps)[configuration.SETTINGS]
+    layers_built.append(
+        LayerBuilt(layer=configuration.SETTINGS, diff_id=settings, written_as=settings)
+    )
+    return layers_built, files
+
+
+def write_result(folder: Path, result: BuildResult, files: Files) -> None:
+    """Write what a build gave into a folder, for a comparison on another engine or machine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RESULT).write_text(json.dumps(asdict(result), indent=1) + "\n")
+    (folder / FILES).write_bytes(gzip.compress(json.dumps({**files}).encode()))
+
+
+def read_result(file: Path) -> tuple[BuildResult, Files]:
+    """Read what `write_result` wrote: `file` is its RESULT. Raises UserError if it is none."""
+    try:
+        data: dict[str, Any] = json.loads(file.read_bytes())
+        rows_of_layers = data.pop("layers")
+        rows = [LayerBuilt(**row) for row in rows_of_layers]
+        listings = json.loads(gzip.decompress((file.parent / FILES).read_bytes()))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        then = f"name a {RESULT} that `reproduce` wrote, with {FILES} beside it"
+        raise failed(str(file), f"is no result of `reproduce`: {error}", then) from None
+    files = {}
+    for layer, entries in listings.items():
+        files[layer] = [entry_of(row) for row in entries]
+    return BuildResult(layers=rows, **data), files
+
+
+def entry_of(row: Sequence[Any]) -> LayerEntry:
+    """Return an entry as it was before it was written as JSON, which has no tuples."""
+    path, kind, mode, owner, time, link, content, attributes = row
+    return LayerEntry(path, kind, mode, (owner[0], owner[1]), time, link, content, attributes)

@@ -1,0 +1,48 @@
+"""Record what several builds of an image gave, so that others are judged by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from images.errors import failed
+from images.locking import layer_record
+from images.locking.layer_record import Measured
+from images.reproduction.builds import BuildResult
+from validate.judging import plural
+
+
+def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
+    """Add builds that agree to the record in the folder `locks`, and return a sentence about it.
+
+    The last build was made from this matrix, as it is committed. Raises UserError if the recipe is
+    not known, or if one of the builds has another recipe or is no build of its own.
+    """
+    last = builds[-1]
+    if not last.recipe:
+        cause = f"the image has no recipe to record its layers by: {last.unknown}"
+        raise failed(last.image, cause, "do what the reason says, then give --record again")
+
+    record = layer_record.read(locks)
+    for built in builds:
+        # A recorded run names no recipe. But all its layers were found to be those of this build.
+        has_same_recipe = built.recipe in ({}, last.recipe)
+        if not built.counts_as_build or not has_same_recipe:
+            cause = f"the build on {built.on} is not known to be one of the same recipe"
+            then = "build both from the same commit, or leave --beside out"
+            raise failed("--record", cause, then)
+        rows = []
+        for layer in built.layers:
+            rows.append(
+                Measured(
+                    layer=layer.layer,
+                    recipe=last.recipe[layer.layer],
+                    diff_id=layer.diff_id,
+                    written_as=layer.written_as,
+                    change=layer.change,
+                )
+            )
+        build = layer_record.Build(id=built.id, image=built.image, on=built.on, date=built.date)
+        record = layer_record.add(record, rows, build)
+    layer_record.write(record, locks)
+    return f"{locks / layer_record.FILE}: {last.image}, {plural(len(last.layers), 'row')}"
