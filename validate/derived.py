@@ -139,11 +139,12 @@ def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _texts(tables: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return a table of a declaration in which every value must be a text; {} if it has none.
+    """Return a table of a declaration whose values must all be text; empty if there is none.
 
-    tables: the whole declaration, as TOML is parsed. name: that of the table: `replaces`.
+    tables: the whole declaration, as TOML is parsed.
+    name: the table's, such as `replaces`.
 
-    Raises ValueError if a value is no text: TOML reads `transformers = 4.57` as a number.
+    Raises ValueError if a value is not text: TOML reads `transformers = 4.57` as a number.
     """
     texts = {}
     table = _table(tables, name)
@@ -158,10 +159,11 @@ def _texts(tables: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def _parse_command(name: str, table: object) -> Command:
-    """Return a command that a derived image declares as a program that must end with 0.
+    """Return a command that a derived image declares, and that must end with status 0.
 
-    name: the command's. table: its keys in TOML: `run` is a line for the shell, `tier` says whether
-        it needs a GPU (`cpu` by default), `seconds` is its time limit.
+    name: the command's.
+    table: its keys in TOML. `run` is a line for the shell. `tier` says whether it needs a GPU:
+        `gpu` or `cpu`, the default. `seconds` is its time limit.
 
     Raises ValueError if the table does not describe a command.
     """
@@ -227,7 +229,7 @@ def derived_claims(
 def _additions_claim(lock_claim: Claim, expect: AdditionsExpect) -> Claim:
     """Return the claim that none of the packages that were added is known to fail.
 
-    It is like the claim on the lock, whose probe lists the installed packages.
+    It is a copy of the claim on the lock, because both need a list of the installed packages.
     """
     return replace(
         lock_claim,
@@ -306,10 +308,9 @@ def pinned_packages(base: ClaimSet) -> list[str]:
 
 
 def base_versions(base: ClaimSet) -> dict[str, str]:
-    """Return the versions of a base image's packages, by name and sorted, as its claims state them.
+    """Return the packages of a base image and their versions, as its claims state them.
 
-    The version is empty for an optional package that the lock (the list of pinned versions) does
-    not have.
+    They are sorted by name. The version of an optional package may be empty: not known.
     """
     versions: dict[str, str] = {}
     # The claim on the lock has the versions of all packages in it.
@@ -329,17 +330,19 @@ def base_versions(base: ClaimSet) -> dict[str, str]:
 def _loosened(
     base_claim: Claim, pinned: list[str], rules: DerivedRules, declared: Declaration
 ) -> Claim:
-    """Return a claim of the base image as a derived image is held to it; the given one stays.
+    """Return a claim of the base image, loosened as far as people rightly change things.
 
-    The keys of `expect`, what a claim's judge compares with, tell how to loosen it: so all claims
-    of one kind are treated alike. A claim without such keys stays as it is.
+    A user may set another entrypoint, for example, or add files and packages. What a claim is about
+    shows in the keys of `expect`, which its judge compares with. A claim that has none of the keys
+    below stays as it is.
 
     pinned: the packages whose versions no addition may change.
-    rules: which variables a derived image may set. declared: what it says that it changes.
+    rules: what is known about derived images, such as the variables that they may set.
+    declared: what this image says that it changes on purpose.
     """
     expect = dict(base_claim.expect)
-    # The judges of these are told that the image is a derived one: `image/settings` and others then
-    # accept its own user and entrypoint, `origin/layers` accepts layers on top of ours.
+    # Tell the judge that this is a derived image. `image/settings` then accepts another user and
+    # entrypoint, and `origin/layers` accepts layers on top of ours.
     if "image_kind" in expect:
         expect["image_kind"] = ImageKind.DERIVED
     if "is_derived" in expect:
@@ -351,17 +354,17 @@ def _loosened(
         expect["declared"] = dict(declared.variables)
         expect["harmless"] = rules["harmless_variables"]
 
-    # Files that an image must not have, by pattern -> what they are. Users put their own into
-    # /workspace, so that pattern is dropped.
+    # Leftovers are files that an image must not have: pattern -> what they are. Users may have
+    # files of their own in /workspace, and packages that they added with pip.
     if "leftovers" in expect:
         # The longest pattern that matches a file counts.
         leftovers = {_ADDITIONS: "packages that the image's user added", **expect["leftovers"]}
         leftovers.pop(_USERS_FILES, None)
         expect["leftovers"] = leftovers
-        # Patterns of leftovers that are reported and are no fault.
+        # Leftovers that match these patterns are reported, but are not a fault.
         expect["told"] = [_ADDITIONS, *_REPORTED_LEFTOVERS]
 
-    # Labels that do not name us, such as the title, are the user's to set.
+    # Only our own labels must be true. A user may set others, such as the title.
     if "labels" in expect:
         labels = {}
         for name, value in expect["labels"].items():
@@ -377,10 +380,10 @@ def _loosened(
 def _changes_about_packages(
     base_claim: Claim, pinned: list[str], replaced: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what a claim expects otherwise of a derived image's packages: only the changed keys.
+    """Return the keys of `expect` that change because a derived image may have other packages.
 
-    `pinned`: the packages of the base image, which no addition may move. `replaced`: package -> the
-    version that the derived image declares in its place.
+    pinned: the packages of the base image, whose versions no addition may change.
+    replaced: package -> the version that this image declares to have instead.
     """
     changed: dict[str, Any] = {}
     # A package that is replaced on purpose is held to the version that was declared.
@@ -393,8 +396,8 @@ def _changes_about_packages(
         changed["closed"] = False
         changed["versions"] = {name: replaced.get(name, versions[name]) for name in versions}
 
-    # An added package may lack a library, or be hidden by the user's own source: that is reported.
-    # Of the base image's packages, both are faults.
+    # If a library lacks another one, or a module is hidden, that is a fault only in packages of the
+    # base image. The judges need to know which these are.
     if base_claim.check == "libraries":
         changed["pinned"] = pinned
     if base_claim.check == "lookup":

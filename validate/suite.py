@@ -109,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
-    # Called for its cache, from which `run` takes the environment: receive_key makes
-    # /proc/self/environ unreadable.
+    # Read the environment now, and keep it for `run`: receive_key makes /proc/self/environ
+    # unreadable.
     user_environment.of_this_process()
     key = channel.receive_key()
     records = run(
@@ -192,7 +192,7 @@ def run(
 ) -> Iterator[Record]:
     """Run the programs (probes) that test these claims, and yield the record of each as it ends.
 
-    A record has what was measured, and how the probe ended. A probe that does not exist gets a
+    A record has the measurements, and how the probe ended. A probe that does not exist gets a
     record, too.
 
     file: the file with these claims, from which probes read them.
@@ -252,7 +252,7 @@ def _form_groups(probes: Sequence[str]) -> tuple[list[Group], list[str]]:
     """
     one_by_one = [probe for probe in probes if checks.settings(probe).runs_alone]
     others = [probe for probe in probes if probe not in one_by_one]
-    # Those that start first come first: False sorts before True.
+    # Probes with `starts_first` come first: False sorts before True.
     others.sort(key=lambda probe: not checks.settings(probe).starts_first)
 
     # Probes that only read files are a group, and so are those that can share an import of torch.
@@ -316,11 +316,15 @@ def _run_side_by_side(
 
     with ThreadPoolExecutor(max_workers=settings.jobs) as pool:
         running = [pool.submit(run_in_thread, group) for group in groups]
-        # Records of several groups come mixed. Each `iter` ends at a None, and there are as many of
-        # these as groups: after the last, all groups have ended.
-        for _ in groups:
-            yield from iter(records.get, None)
-    # This raises what the group raised.
+        # Records of several groups come mixed. Each group ends with a None.
+        groups_running = len(groups)
+        while groups_running:
+            record = records.get()
+            if record is None:
+                groups_running -= 1
+            else:
+                yield record
+    # Raise the exception of a group, if it raised one.
     for future in running:
         future.result()
 
@@ -331,14 +335,14 @@ def run_group(group: Group, settings: RunSettings, environ: Mapping[str, str]) -
     A probe is a function that measures claims; its record has what it measured and how it ended.
     `environ` is the environment of the process. A process that hangs is killed after a time.
 
-    Every probe gets a record, even if the process ends early. If the process was to prepare
-    something for all probes, those without a record run again, each in a process of its own that
-    prepares nothing. Otherwise their record says how the process ended.
+    Every probe gets a record, even if the process ends early. If it prepared something for all
+    probes, that may be the cause: probes without a record run again, each in a process of its own.
+    Otherwise their record says how the process ended.
     """
     started = time.monotonic()
     log = Path(tempfile.mkdtemp(dir=settings.scratch), "log")
-    # The process kills a probe that takes too long. This limit is for a process that hangs itself:
-    # the time of all probes, one after another, and of one more for what comes before them.
+    # The process kills a probe that takes too long. This limit is for a process that hangs itself.
+    # It allows for all probes one after another, and as much as one more for preparing.
     limits = [_seconds_allowed(probe, settings.timeout) for probe in group.probes]
     process_limit = limits[0] + sum(limits)
 
@@ -368,7 +372,7 @@ def run_group(group: Group, settings: RunSettings, environ: Mapping[str, str]) -
         if group.prepare:
             yield from run_group(Group([probe]), settings, environ)
         else:
-            # The end of the process stands for that of the probe.
+            # The probe ended as the process did.
             end = ForkEnd(0, exit_code, seconds)
             yield _make_record(probe, end, lines=(), log=log)
 
@@ -416,8 +420,8 @@ def _group_command(group: Group, settings: RunSettings, records_descriptor: int)
     settings: what all groups of a run share, such as the file of claims and the folder for logs.
     records_descriptor: the open file to which it writes records.
     """
-    # All probes of a group read files, or none does. If they do, the variables and start-up code of
-    # the image must not change this process. Else it is the Python that a user would start.
+    # Either all probes of a group only read files, or none does. If they do, variables and start-up
+    # code of the image must not change the process. If not, it is the Python that users start.
     if _reads_files(group.probes[0]):
         command = [sys.executable, *_ISOLATED, str(_PACKAGE)]
     else:
@@ -461,7 +465,7 @@ def measure_group(
     jobs: how many forks run at once.
     timeout: seconds for each probe; None: its own limit, else its tier's.
     """
-    # All probes of a group read files, or none does.
+    # Either all probes of a group only read files, or none does.
     if _reads_files(probes[0]):
         sys.addaudithook(_refuse_pipes_and_devices)
     if prepare:
@@ -509,7 +513,7 @@ def _prepare(probes: Sequence[str]) -> None:
     """
     # SIGALRM ends a process that does not handle it.
     signal.alarm(_PREPARE_SECONDS)
-    # All probes of a group read files, or none does.
+    # Either all probes of a group only read files, or none does.
     if _reads_files(probes[0]):
         reads: list[Callable[[], object]] = [installed.read_user_python]
         for probe in probes:
@@ -537,7 +541,7 @@ def _refuse_pipes_and_devices(event: str, arguments: Sequence[Any]) -> None:
     path = arguments[0]
     if not isinstance(path, str) or path.startswith("/dev/"):
         return
-    # Not with pathlib: a check opens tens of thousands of files.
+    # pathlib would be too slow: a check opens tens of thousands of files.
     is_harmless = os.path.isfile(path) or os.path.isdir(path)  # noqa: PTH112 PTH113
     if is_harmless or not os.path.exists(path):  # noqa: PTH110
         return

@@ -87,7 +87,10 @@ def read(locks: Path) -> LayerRecord:
 
 
 def known_forms(record: LayerRecord) -> dict[str, str]:
-    """Return each digest by which a recorded layer is known -> its canonical diff ID."""
+    """Return all digests by which recorded layers are known: digest -> the layer's diff ID.
+
+    That diff ID is in canonical form: the same files have the same one on every engine.
+    """
     canonical_of = {}
     for layer in record.values():
         # Rows of settings are no layers, but their digests do no harm here.
@@ -97,14 +100,14 @@ def known_forms(record: LayerRecord) -> dict[str, str]:
 
 
 def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, RecordedLayer]:
-    """Return the recorded layers of an image that was built by `recipe`: recipe -> layer.
+    """Return the layers that the record has of an image: recipe of a layer -> layer.
 
-    A recipe is a hash of what a layer is built from. `recipe` is that of the whole image, under
-    which the record has the image's settings. `image` is its name. The settings come last in the
-    result.
+    A recipe is a hash of what a layer is built from. `recipe` is that of the whole image, `image`
+    is its name. The image's settings, such as its variables, come last, as if they were a layer.
 
-    Empty if the recipe is unknown, was not built often enough, or is another image's.
+    Empty if the record has no such recipe, too few builds of it, or builds of another image.
     """
+    # The settings are recorded under the recipe of the whole image.
     settings = record.get(recipe)
     if settings is None or len(settings.builds) < BUILDS_NEEDED:
         return {}
@@ -124,11 +127,11 @@ def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, Recorde
 
 
 def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, RecordedLayer]:
-    """Return the record with the layers of one more build added.
+    """Return a copy of the record, with the layers of one more build added.
 
     The record maps a recipe, a hash of what a layer is built from, to the layer that builds of it
-    gave. `layers` are those that `build` gave. The record that is given is not changed. Raises
-    UserError if the build gave other bytes for a recipe than the builds before it.
+    gave. `layers` are those that `build` gave. Raises UserError if the build gave other bytes for a
+    recipe than the builds before it.
     """
     updated = dict(record)
     for measured in layers:
@@ -152,38 +155,41 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
 
 
 def _is_same_layer(known: RecordedLayer, measured: Measured) -> bool:
-    """Return whether a build gave the files of a recorded layer, whichever store wrote them."""
+    """Return whether a build gave the same files as a recorded layer.
+
+    Engines may store the same files in different ways. Then only the change digest is the same.
+    """
     return measured.diff_id == known.diff_id or measured.change in known.written_as
 
 
 def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -> RecordedLayer:
-    """Return the record of a layer with one more build of it added.
+    """Return the record of a layer, with one more build added that gave this layer.
 
-    The record lists the builds that gave a layer's bytes, and the digests by which it is known.
-    `known` is the record so far; None: there is none. `measured` has the digests of the layer in
-    this `build`. A build that the record has already is not counted twice.
+    `known` is the record so far; None if there is none. `measured` has the digests of the layer in
+    this `build`. A build that the record already has is not added twice.
     """
-    name = known.layer if known else measured.layer
-    builds = list(known.builds) if known else []
-    if all(earlier.id != build.id for earlier in builds):
-        builds.append(build)
-
-    # Another store may give the same files another canonical diff ID: the first one stays.
-    diff_id = known.diff_id if known else measured.diff_id
-
-    # All other digests by which this layer was met so far: canonical diff IDs of other stores, diff
-    # IDs as engines wrote them, and change digests.
-    other_digests = {measured.diff_id, measured.written_as}
+    digests = {measured.diff_id, measured.written_as}
     if measured.change:
-        other_digests.add(measured.change)
-    if known:
-        other_digests.update(known.written_as)
-    other_digests.discard(diff_id)
+        digests.add(measured.change)
+    if known is None:
+        return RecordedLayer(
+            layer=measured.layer,
+            diff_id=measured.diff_id,
+            written_as=tuple(sorted(digests - {measured.diff_id})),
+            builds=(build,),
+        )
+
+    builds = known.builds
+    if build.id not in {earlier.id for earlier in builds}:
+        builds = (*builds, build)
+    # Another engine may give the same files another diff ID. The first one stays, and all others
+    # are listed, too, so that the layer is known by them.
+    other_digests = digests.union(known.written_as) - {known.diff_id}
     return RecordedLayer(
-        layer=name,
-        diff_id=diff_id,
+        layer=known.layer,
+        diff_id=known.diff_id,
         written_as=tuple(sorted(other_digests)),
-        builds=tuple(builds),
+        builds=builds,
     )
 
 

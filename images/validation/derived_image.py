@@ -96,12 +96,11 @@ def _changed_files(change: StepChange) -> str:
 
 
 def derived_rules(image: Image, sources: Sources) -> DerivedRules:
-    """Return the rules for derived images (`FROM image`), beside the claims of the image itself.
+    """Return what is known about images that users build on this one (`FROM image`).
 
-    A derived image is one that a user builds on top of this one. The result is written as JSON:
-    packages that fail with the image (`failing`), releases that fail together (`conflicts`), the
-    settings of Python and torch after import (`state`), and patterns of environment variables that
-    a derived image may set or that change nothing, besides names of those that hold folders.
+    For example, which packages are known to fail in them (`failing`), which releases fail together
+    (`conflicts`), and which environment variables users may set (`allowed_variables`). The result
+    is stored as JSON; DerivedRules explains all its keys.
     """
     conflicts: list[KnownConflict] = []
     for conflict in sources.facts.conflicts:
@@ -119,11 +118,10 @@ def derived_rules(image: Image, sources: Sources) -> DerivedRules:
 
 
 def failing_packages(image: Image, facts: Facts) -> list[KnownFailure]:
-    """Return the packages, and environment variables, that fail when they are added to an image.
+    """Return the packages and environment variables that fail if a user adds them to an image.
 
-    Each comes as a dict: its `name`, the reason with the remedy (`why`), and what makes it work
-    after all (`unless`): other packages, or variables, any of which is enough. `facts`: what is
-    known of packages, whatever the image.
+    Each has a `name`, and the reason with a remedy (`why`). One package or variable that is listed
+    in `unless` is enough to make it work. `facts` is what is known of packages in any image.
     """
     failures: list[KnownFailure] = []
     # Packages that nobody maintains any longer.
@@ -156,7 +154,8 @@ def find_changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
     image's packages, and its test listed those that are installed now. `steps` are the user's build
     steps, in their order. Returns None if the installed packages were not listed.
     """
-    # The claim pins/lock and what its probe measured. A run of some claims only may lack them.
+    # The claim pins/lock, and what its probe measured. Both may be missing if only some claims were
+    # measured.
     lock_claims = [claim for claim in evidence.claims if claim.key == LOCK_CLAIM]
     if not lock_claims:
         return None
@@ -170,7 +169,7 @@ def find_changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
     locked: Mapping[str, str] = lock_claims[0].expect["versions"]
     installed: dict[str, str] = {}
     for name, versions in measurement.evidence["installed"].items():
-        # Of several copies of a package, Python imports the first.
+        # If there are several copies of a package, Python imports the first.
         installed[name] = versions[0]
 
     added: dict[str, str] = {}

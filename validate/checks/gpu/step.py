@@ -130,16 +130,16 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
     rows = claims[0].expect["rows"]
     with timing.watch_gpu(torch) as (watch, conditions):
         eager_run: TrainedAndRead = {}
-        # In the order of VARIANTS: the eager model is first, and Liger last, as it patches
-        # transformers.
+        # VARIANTS has the eager model first, because the others are compared with it, and Liger
+        # last, because it patches transformers for the whole process.
         for name in VARIANTS:
             is_claimed = name in claimed_variants
             if not is_claimed and name != EAGER:
                 continue
 
             run = attempt(partial(train, name, torch, "cuda", rows, watch))
-            # The GPU's clocks and the like during the run are reported with what else may have
-            # disturbed it. A run that raised an error has none.
+            # The GPU's clocks during the run belong to the conditions. A run that raised an error
+            # has none.
             readings = run.pop("under_load", [])
             if name == EAGER:
                 eager_run = run
@@ -166,8 +166,8 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
     `device` may be `cpu`, for a rehearsal with a tiny model. The eager model's loss is also
     computed in float32, before and after training.
     """
-    # Free what the variant before left. Its compiled code still holds some memory, which must not
-    # count in the peak.
+    # Free the memory of the previous variant. Some stays in use by its compiled code, and must not
+    # count in the peak of this one.
     gc.collect()
     memory_before = 0
     if device == "cuda":
@@ -185,7 +185,7 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
     float32_losses = []
     if is_eager:
         float32_losses.append(compute_float32_loss(torch, model, tokens))
-    # That took memory for a float32 copy, which must not count in the peak.
+    # The float32 copy of the model must not count in the peak.
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
 
@@ -196,7 +196,7 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        # Keep it on the GPU: to make it a number, the host would have to wait.
+        # Keep it as a tensor: to make it a number, the host would have to wait for the GPU.
         step_losses.append(loss.detach())
 
     timed_steps = (STEPS if is_eager else _OTHER_STEPS) - _WARM_UP_STEPS
@@ -208,7 +208,7 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
         peak = torch.cuda.max_memory_allocated() - memory_before
     losses = [float(loss) for loss in step_losses]
 
-    # The second pair of reference losses, on the trained weights.
+    # Compare bfloat16 with float32 once more, on the trained weights.
     reference: dict[str, list[float]] = {}
     if is_eager:
         with torch.no_grad():
@@ -303,9 +303,9 @@ def make_qlora_llama(torch: Any, device: str) -> Any:
 
 
 def quantise_linear(torch: Any, bitsandbytes: Any, linear: Any) -> Any:
-    """Return a linear layer as bitsandbytes has it in 4 bits, with the weight of the given one.
+    """Return bitsandbytes' 4-bit version of a linear layer, with the same weight.
 
-    The weight is packed when the result is moved to a device. It is not trained.
+    The weight is packed into 4 bits when the result is moved to a device. It is not trained.
     """
     quantised = bitsandbytes.nn.Linear4bit(
         linear.in_features,
@@ -396,21 +396,21 @@ def summarise(expect: StepExpect, trained: Trained) -> str:
 
 
 def operations_a_second(trained: Trained, rows: int) -> float:
-    """Return the operations a second that the model itself needs in a step with this many rows.
+    """Return how many operations a second the model computed in a step with this many rows.
 
-    Per token these are six for each weight, and the products of causal attention. What is computed
-    twice does not count.
+    Operations that a run computes a second time, to save memory, do not count.
     """
+    # For each token: six operations for each weight (forward and backward), and causal attention.
     attention_operations = 6 * _SHAPE["num_hidden_layers"] * _SHAPE["hidden_size"] * _TOKENS
     operations_a_token = 6 * trained["parameters"] + attention_operations
     return float(operations_a_token * rows * _TOKENS / trained["time"]["seconds"])
 
 
 def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
-    """Yield why losses are wrong: they are not finite, do not fall, or are not those expected.
+    """Yield why losses are wrong: they are not finite, do not fall, or are far from others.
 
-    Expected are float32's, the eager model's and the recorded ones, as far as there are any. A
-    comparison with NaN is false, so each is written as `not ... <=`, which yields a problem then.
+    They are compared with losses in float32, with the eager model's and with recorded ones, as far
+    as there are any. Comparisons are written as `not ... <=`, so that NaN is a problem, too.
     """
     losses = evidence["trained"]["losses"]
     not_finite = [loss for loss in losses if not is_finite(loss)]
@@ -443,11 +443,11 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
 
 
 def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
-    """Yield why the peak of GPU memory is wrong: it is 0, or above the most that is allowed.
+    """Yield why the peak of GPU memory is wrong: it is 0, or higher than allowed.
 
-    Allowed are a share of the eager model's peak, and PEAK_SLACK times the recorded one. The texts
-    do not say what the peak is, because the verdict's summary does. Comparisons are written as
-    `not ... <=`, which NaN does not pass.
+    It may be a share of the eager model's peak, and PEAK_SLACK times the recorded one. Comparisons
+    are written as `not ... <=`, so that NaN is a problem, too. What the peak is stands in the
+    verdict's summary.
     """
     peak = evidence["trained"]["peak"]
     if peak <= 0:
@@ -466,11 +466,11 @@ def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
 
 
 def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
-    """Yield a sentence if a training step takes too long, by each time that it is compared with.
+    """Yield a sentence for each time with which a training step is compared and is too slow.
 
-    These are the time of the eager model, and the one that was recorded for this image on this GPU
-    model. A step may take as long as the other one, plus what both times vary by, plus a margin
-    (`longest_allowed`). The sentences do not say how long it takes: the verdict's summary does.
+    It is compared with a step of the eager model, and with recorded steps of this image on this GPU
+    model. `longest_allowed` adds to these times what they vary by, and a margin. How long the
+    step takes stands in the verdict's summary.
     """
     timed = evidence["trained"]["time"]
     seconds = timed["seconds"]

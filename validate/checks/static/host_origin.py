@@ -1,9 +1,8 @@
 """origin: every file of an image comes from its recipe, as two builds of it gave the same bytes.
 
-Each of these gives other bytes than those that are recorded for the recipe (locks/layers.json), and
-the claim fails: a mirror that sends another package, a base that moved, a build that was
-interrupted, a step that is not reproducible. Until 2026-11 owners of every file were looked for
-instead: 26,000 AST nodes that could still not judge a custom base.
+The claim fails if a layer has other bytes than those that are recorded for its recipe
+(locks/layers.json). Causes are a mirror that sends another package, a base that moved, a build that
+was interrupted, and a step that is not reproducible.
 
 The engine's host measures it (images/validation/origin.py): a container can't see its own layers.
 """
@@ -146,16 +145,15 @@ def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> Layer
     unproven_layers = []
     for layer in expected:
         name = layer["layer"]
-        # Where no build of a layer is recorded, its diff ID is empty and there are no builds: it
-        # is unproven.
+        # If no build of the layer is recorded, its diff ID is empty, and `builds` is, too.
         is_recorded = bool(layer["diff_id"])
         if is_recorded and measured.get(name) != layer["diff_id"]:
             differing.append(layer)
         elif len(layer["builds"]) < BUILDS_NEEDED:
             unproven_layers.append(name)
 
-    # Layers on top of a derived image are its own. Where a layer differs, that says more than that
-    # there is a layer too many.
+    # Look for layers that no recipe makes. A derived image may have layers of its own. And if a
+    # layer differs, that explains more than a layer too many would.
     strange = []
     if not differing and not expect["is_derived"]:
         # The suite's own layer is in no recipe (see SUITE).
@@ -198,8 +196,8 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     if layers.unproven:
         names = listed(layers.unproven, limit=5)
         return unproven(f"no two builds of {names} are recorded for this recipe: {next_step}")
-    # Foreign files in the suite's layer (`beside_suite`) are only found if layers can be read
-    # (`canonical`).
+    # If layers can't be read (`canonical`), nobody has looked for foreign files in the layer of our
+    # own checks.
     if not evidence["canonical"] and SUITE in layers.measured:
         where = evidence.get("unread", _WHERE_LAYERS_ARE_READ)
         return unproven(f"its suite's layer can't be read here; {where}")
@@ -233,9 +231,9 @@ def concerns_our_tools(path: str) -> bool:
 def excuse_difference(
     layers: LayerComparison, expect: OriginExpectation, evidence: OriginEvidence
 ) -> str:
-    """Return why a difference between the layers and the record proves no fault of the image.
+    """Return why the image may be right although its layers differ from the record.
 
-    Empty if it does prove one, or if there is none.
+    Empty if a difference proves a fault, or if there is no difference.
     """
     difference = layers.describe_difference()
     if not difference:
@@ -248,8 +246,8 @@ def excuse_difference(
         else:
             made_by = "before images named their recipe"
         return f"{difference}, but it was built {made_by}: build it again with this one"
-    # Equal files have equal digests only where layers are read in the engine's store
-    # (`canonical`). A layer too many (`strange`) is one in any form.
+    # Only digests that were made by reading the layers (`canonical`) are the same on all engines.
+    # Layers too many (`strange`) are a fault in any case.
     if layers.differing and not evidence["canonical"]:
         return (
             f"{difference}, but this engine's layers can't be read here, and it "
@@ -305,7 +303,7 @@ def describe_success(
     layer_count = 0
     for layer in layers.expected:
         builds.update(layer["builds"])
-        # The settings stand among the layers, and are none.
+        # The settings are compared like a layer, but are not one.
         if layer["layer"] != SETTINGS_ROW:
             layer_count += 1
 

@@ -148,7 +148,7 @@ class NeededPaths(NamedTuple):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Find files with a wrong mode or owner, and programs that give their caller more rights.
 
-    Yields what was found for each claim, with the claim's subject.
+    Yields the subject of each claim, and the paths that were found for it.
     """
     # Path -> its mode and owner, for everything in the image. This is read once, for all claims.
     paths = read_image_paths().facts
@@ -169,8 +169,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
         unexpected_of_claim = unexpected
         if "part" in claim.expect:
-            # On a user's own base image, one claim is about what we need there, and another one
-            # about all else.
+            # On a user's own base image there are two claims: about the files that our packages
+            # need, and about all others.
             needed = list_needed(paths)
             part = claim.expect["part"]
             faults = {path: faults[path] for path in needed.choose(part, faults)}
@@ -188,14 +188,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
 
 def list_needed(paths: Mapping[str, os.stat_result]) -> NeededPaths:
-    """Return what the image's users need, on whatever base: paths, and folders with all in them.
+    """Return the paths that the image's users need: single files, and whole folders.
 
-    `paths` is path -> what lstat says of it, for everything in the image.
+    `paths` is all of the image: path -> what lstat says of it.
     """
     user, start, _ = installed.read_user_python()
     to_enter = [*list_validated(paths), *start.path, *list_named_folders(user), *_FOR_EVERYBODY]
-    # The Python of an environment lies outside of it: its standard library is on sys.path. In the
-    # working directory are the programs of a derived image.
+    # All files in the folders of sys.path, which include Python's standard library, and in the
+    # working directory, where a derived image has its programs.
     below = [f"{os.path.realpath(folder)}/" for folder in start.path]
     if user.directory.strip("/"):
         below.append(f"{user.directory}/")
@@ -203,30 +203,30 @@ def list_needed(paths: Mapping[str, os.stat_result]) -> NeededPaths:
 
 
 def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
-    """Return path -> what is wrong with its mode, owner or date.
+    """Return the paths of an image that have a wrong mode, owner or date -> what is wrong.
 
-    `paths` is path -> what lstat says of it, for everything in the image. Where a folder is at
-    fault, what lies below it is left out. Each kind of fault is looked for by a function of its
-    own, which yields pairs of path and fault.
+    `paths` is all of the image: path -> what lstat says of it. If a folder has a fault, the paths
+    below it are left out.
     """
-    # `user` has the environment of the image's user; `user.user` is the USER of the image.
     user, start, _ = installed.read_user_python()
     image_user = read_user(user.user)
     files_of_debian = debian.read_package_files()
     validated = list_validated(paths)
 
-    # Who can change a folder can replace what lies in it: the folders above belong to root, too.
+    # Files that only root may change, and the folders above them: whoever can change a folder can
+    # replace the files in it.
     for_root_only = with_folders_above(
         validated | files_of_debian.packages.keys() | find_open_programs(paths)
     )
+    # Files that every user must be able to read.
     for_all = set(validated)
     for path in files_of_debian.md5.keys() & paths.keys():
         if is_for_all(path, paths[path]):
             for_all.add(path)
-    # No package lists the standard library of a Python that pyenv compiled, or where dpkg is gone.
+    # No Debian package lists Python's standard library if Python was compiled, as by pyenv.
     for_all |= list_below(start.standard_library, paths)
 
-    # Of a path with several faults, the last one stays.
+    # If a path has several faults, the last one stays.
     faults: dict[str, str] = {}
     for faults_of_kind in (
         find_changeable(paths, for_root_only),
@@ -257,7 +257,7 @@ def list_validated(paths: Mapping[str, os.stat_result]) -> set[str]:
 
 
 def list_below(folders: Iterable[str], paths: Iterable[str]) -> set[str]:
-    """Return those of the paths that lie below one of the folders, whatever links lead to it."""
+    """Return the paths that lie below one of the folders. Links in the folders are followed."""
     beginnings = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
     return {path for path in paths if path.startswith(beginnings)}
 
@@ -269,6 +269,7 @@ def only_topmost(faults: Mapping[str, str]) -> dict[str, str]:
     """
     topmost: dict[str, str] = {}
     for path in sorted(faults):
+        # Go up until a folder has a fault, or the root is reached: its name is empty here.
         folder = path.rpartition("/")[0]
         while folder and folder not in faults:
             folder = folder.rpartition("/")[0]
@@ -289,17 +290,17 @@ def files_of_distributions(distributions: Iterable[Distribution]) -> set[str]:
 def find_changeable(
     paths: Mapping[str, os.stat_result], for_root_only: AbstractSet[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each path in `for_root_only` that others can change, and what is wrong with it.
+    """Yield each path that others than root can change although they must not, and why.
 
-    `paths` is all of the image: path -> what lstat says. Links are left out, and so is what
-    everybody may write to by design, such as /tmp and what is below it (is_everybodys).
+    `paths` is all of the image: path -> what lstat says. `for_root_only` are the paths to look at.
+    Links are left out, and so are paths that everybody may write to by design, such as /tmp.
     """
     for path in for_root_only & paths.keys():
         facts = paths[path]
         if is_link(facts) or is_everybodys(path):
             continue
-        # 0 is root, as user and as group. Below /var and /run, files may also belong to the users
-        # of services, whose numbers are below that of the first person.
+        # Root has the number 0, as user and as group. Below /var and /run, files may also belong to
+        # services, which have lower numbers than people.
         lowest_wrong_id = _FIRST_USER if path.startswith(_SERVICES) else 1
         if facts.st_uid >= lowest_wrong_id:
             yield path, f"belongs to uid {facts.st_uid}"
@@ -312,9 +313,9 @@ def find_changeable(
 
 
 def find_open_programs(paths: Mapping[str, os.stat_result]) -> set[str]:
-    """Return what every user may change in the folders that a shell searches first.
+    """Return the paths that every user may change, in the folders that a shell searches first.
 
-    No package lists it. It must be root's all the same: everybody's commands are looked up there.
+    A user could put a program there that all others run.
     """
     open_programs = set()
     for path, facts in paths.items():
@@ -335,10 +336,10 @@ def is_everybodys(path: str) -> bool:
 def find_closed_folders(
     paths: Mapping[str, os.stat_result], folders: Iterable[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each of these folders that is not root's with mode 1777, and what it has instead.
+    """Yield each of these folders that is not open to everybody as /tmp is, and its mode and owner.
 
-    `paths` is path -> what lstat says of it. Mode 1777 is that of /tmp: everybody may make files,
-    and remove only their own. Folders that the image does not have are left out.
+    /tmp is root's and has mode 1777: everybody may make files, and remove only their own. `paths`
+    is path -> what lstat says of it. Folders that the image does not have are left out.
     """
     for folder in folders:
         facts = paths.get(folder)
@@ -350,11 +351,11 @@ def find_closed_folders(
 def find_unreadable_for_all(
     paths: Mapping[str, os.stat_result], for_all: AbstractSet[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield files that every user needs and some can't read or start, and what is wrong with each.
+    """Yield files that some users can't read or start although all need them, with the mode.
 
-    `for_all` are these files, `paths` is path -> what lstat says of it. Folders above the files
-    must be open to all, too. The home of root is left out: tools that root installed for itself are
-    nobody else's.
+    `for_all` are the files that all users need. They must be able to enter the folders above, too.
+    `paths` is all of the image: path -> what lstat says. The home of root is left out: only root
+    needs the tools there.
     """
     for path in with_folders_above(for_all) & paths.keys():
         facts = paths[path]
@@ -371,18 +372,17 @@ def find_unreadable_for_all(
 def find_unreadable_for(
     user: User, environment: UserEnvironment, paths: Mapping[str, os.stat_result]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each path that the image's own user can't read, and what is wrong with it.
+    """Yield each path that the image's own user can't read although it needs to, with the mode.
 
-    Only those folders are looked at in which people put files for the user: /opt and the like, and
-    the folders that the user's `environment` names. `paths` is path -> what lstat says of it.
+    Such paths lie in folders in which people put files for the user: /opt and the like, and those
+    that the user's `environment` names (PATH, HOME). `paths` is path -> what lstat says of it.
     """
     named_folders = list_named_folders(environment)
-    # All that lies below these folders must be readable.
+    # The user must be able to read everything below these folders.
     below = (*_OF_USERS, *(f"{folder}/" for folder in named_folders))
 
-    # So must be the folders themselves and those above them: a user who can't enter a folder
-    # reaches nothing in it. The home of root is left out here: it may be closed, although an image
-    # names /root/.local/bin on its PATH, say.
+    # And to enter them, with all folders above. The home of root may be closed, even if PATH names
+    # a folder in it (/root/.local/bin).
     to_enter = [folder.rstrip("/") for folder in _OF_USERS]
     for folder in named_folders:
         if not f"{folder}/".startswith("/root/"):
@@ -407,16 +407,16 @@ def list_named_folders(environment: UserEnvironment) -> list[str]:
         entries += environment.environ.get(variable, "").split(":")
     folders = []
     for entry in entries:
-        # Of `/` and `//`, nothing is left.
+        # `strip` leaves nothing of the root folder, `/`.
         if entry.startswith("/") and entry.strip("/"):
             folders.append(entry.rstrip("/"))
     return folders
 
 
 def find_future(paths: Mapping[str, os.stat_result]) -> Iterator[tuple[str, str]]:
-    """Yield files that are dated more than a day ahead, as by a wrong clock, and what is wrong.
+    """Yield files that are dated more than a day ahead, with the date. A wrong clock may do that.
 
-    make and ninja build anew for ever what depends on such a file.
+    make and ninja would build again, each time, everything that depends on such a file.
     """
     tomorrow = time.time() + _DAY
     for path, facts in paths.items():
@@ -426,9 +426,9 @@ def find_future(paths: Mapping[str, os.stat_result]) -> Iterator[tuple[str, str]
 
 
 def is_for_all(path: str, facts: os.stat_result) -> bool:
-    """Return whether every user needs this file of a Debian package.
+    """Return whether every user must be able to read this file of a Debian package.
 
-    A program that runs with more rights than its caller's may be closed to some users.
+    Programs that run with more rights than their caller's (setuid) may be closed to some users.
     """
     return path.startswith(_DEBIANS_FOR_ALL) and not facts.st_mode & _PRIVILEGES
 
@@ -468,11 +468,11 @@ def describe_privileges(path: str, facts: os.stat_result) -> str:
 
 
 def read_user(user: str, passwd: str = "/etc/passwd", group: str = "/etc/group") -> User:
-    """Return the user whom an image's USER names: `1001`, `trainer` or `trainer:users`.
+    """Return user ID and group ID of an image's USER: `1001`, `trainer` or `trainer:users`.
 
-    Names are looked up in the files `passwd` and `group`, where the user's own group is found, too.
-    An empty USER is root. A name that is not in `passwd` is taken for root, too: root may read
-    everything, so nothing is reported. A group that is not in `group` is passed over.
+    `passwd` and `group` are the files in which names are looked up. An empty USER is root. So is a
+    name that is not in `passwd`: root may read everything, so nothing is reported. A group that is
+    not in `group` is ignored.
     """
     name, _, group_name = user.partition(":")
     uid = int(name) if name.isdigit() else 0

@@ -1,6 +1,6 @@
 """toolkit: check that the CUDA toolkit is whole, and of one version that fits torch's CUDA.
 
-Code that is compiled in the image would else get another CUDA than torch's. The libraries of the
+Otherwise, code that is compiled in the image gets another CUDA than torch's. The libraries of the
 toolkit must not be on the loader's path: programs would get them in place of torch's. Nothing is
 run: versions are read as the toolkit's own files state them.
 """
@@ -99,12 +99,12 @@ class ToolkitEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
-    """Look at the CUDA toolkit that each claim names, and at what leads programs to it.
+    """Look at the CUDA toolkit that each claim names, and at the ways in which programs find it.
 
-    That is the PATH, CUDA_HOME and CUDA_PATH, the link /usr/local/cuda, and the loader's path.
-    Nothing is run. Yields the subject of each claim and the evidence.
+    They find it by PATH, CUDA_HOME, CUDA_PATH, the link /usr/local/cuda, or the loader's search
+    path. Nothing is run. Yields the subject of each claim and the evidence.
     """
-    # What does not depend on the claim: the variables of the image's user, and torch.
+    # These are the same for all claims.
     user, _, distributions = installed.read_user_python()
     variables = {name: user.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")}
     programs: dict[str, str | None] = {}
@@ -155,8 +155,8 @@ def read_program(relative: str, home: Path) -> Part:
 def read_header(relative: str, macro: str, home: Path) -> Part:
     """Return a header of the toolkit in `home`, with the CUDA version that it defines.
 
-    `relative` is its path below `home`. It defines `macro` as 1000 x major + 10 x minor: 12060 for
-    12.6. No version (None) is returned if it does not define the macro, or as zero.
+    `relative` is its path below `home`. The version of CUDA 12.6 is `#define CUDA_VERSION 12060`,
+    where `macro` is CUDA_VERSION. None if the header does not define it.
     """
     path = home / relative
     if not path.is_file():
@@ -176,24 +176,22 @@ def read_library(stem: str, home: Path) -> Part:
     """
     sonames: dict[str, str | None] = dict.fromkeys(list_library_files(stem, home))
     for path in sonames:
-        # What can't be read stays without a SONAME, and the judge reports it.
+        # A file that can't be read keeps None. The judge reports it.
         with contextlib.suppress(ElfError, OSError):
             sonames[path] = elf.read(path).soname
     return {
         "files": list(sonames),
         "sonames": sonames,
-        # What the linker opens for `-lcudart`.
+        # `gcc -lcudart` opens libcudart.so.
         "links": [str(path) for path in home.glob(f"lib*/{stem}.so")],
     }
 
 
 def read_versioned_library(stem: str, companion: str, home: Path) -> Part:
-    """Return the files of a library, with the CUDA version in the file name of another library.
+    """Return the files of a library, and its CUDA version by the file name of its companion.
 
-    The name of a library (`stem`: `libnvrtc`) has only the major of CUDA: libnvrtc.so.12. That of
-    its `companion` (`libnvrtc-builtins`) has the whole version: libnvrtc-builtins.so.12.6. `minor`
-    of the result is this version. Where the companion is there in several, they are joined by a
-    slash.
+    The file name of `stem` has only the major of CUDA: libnvrtc.so.12. That of `companion` has the
+    minor, too: libnvrtc-builtins.so.12.6. If there are several, `minor` has all: `12.4/12.6`.
     """
     minors = set()
     for path in list_library_files(companion, home):
@@ -353,8 +351,8 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
         faults.append(f"the image brings the host driver's {library['path']} itself")
 
     good = f"CUDA {version} in {home}, {len(expect['parts'])} parts"
-    # If torch is built without CUDA, or is not there, this is `None`: it differs from every major,
-    # so it is a fault.
+    # The text is `None` if torch is built without CUDA, or is not there. That is a fault, because
+    # it differs from every version.
     torch_cuda = str(evidence["torch"]["cuda"])
     if torch_cuda.partition(".")[0] != version.partition(".")[0]:
         faults.append(
