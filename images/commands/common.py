@@ -48,10 +48,19 @@ def show(lines: Iterable[str], indent: str = "    ") -> None:
 def sources(matrix_file: Path | None = None) -> Sources:
     """Load a matrix file, the facts, and the workspace around the matrix.
 
-    Without a file, the matrix of the current folder is loaded or, if there is none, the checkout's.
-    Raises UserError with everything that is wrong in them.
+    Without a file, the matrix of the current folder is loaded or, if there is none, the checkout's,
+    which a message says. Raises UserError with everything that is wrong in them.
     """
-    return matrix.load(paths.find(matrix_file, Path.cwd()).matrix)
+    here = Path.cwd()
+    workspace = paths.find(matrix_file, here)
+    loaded = matrix.load(workspace.matrix)
+    # Inside the checkout, its matrix is what everybody expects.
+    if workspace is paths.CHECKOUT and not here.is_relative_to(workspace.root):
+        tell(
+            f"no {paths.MATRIX_NAME} in this folder: this is truetag's own, {workspace.matrix}; "
+            f"`{command('init', str(here))}` writes one of your own here"
+        )
+    return loaded
 
 
 def select_accepted(

@@ -315,7 +315,7 @@ def _check_tracked(matrix: Matrix) -> Iterator[Fault]:
         is_condition = bool(selector.key)
         if not is_condition and not fnmatch.filter(image_names, text):
             # The same words as on the command line.
-            problem = selectors.unmatched(selector, image_names).problems[0]
+            problem = selectors.unmatched(text, image_names).problems[0]
             yield Fault(("nightly", "track", index), f"{text} {problem.cause}", problem.then)
 
 

@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -65,19 +65,27 @@ class Selector:
             operator = "==" if self.op == "=" else self.op
             return version is not None and within(str(version), f"{operator}{self.value}")
 
-        # The other keys are compared with = or != only (`parse`).
-        has_value = self._has_value(image)
+        # The other keys are compared with = or != only (`parse`). An image has several
+        # architectures: it is enough that one of them is meant.
+        value = str(Arch.parse(self.value)) if self.key == "arch" else self.value
+        has_value = value in values_of(self.key, image)
         return has_value if self.op == "=" else not has_value
 
-    def _has_value(self, image: Any) -> bool:
-        """Return whether a planned image has the value of a key that is no version."""
-        if self.key == "profile":
-            return self.value == (image.profile or "none")
-        if self.key == "platform":
-            platform = image.image_name.platform
-            return self.value in (platform, platform.architecture)
-        # An image has several architectures: it is enough that one of them is meant.
-        return Arch.parse(self.value) in image.archs
+
+def values_of(key: str, image: Any) -> list[str]:
+    """Return the values that a condition on a key, such as `profile`, can ask of a planned image.
+
+    Empty for a version that the plan does not know.
+    """
+    if key in _VERSIONED:
+        version = image.versions[key]
+        return [] if version is None else [str(version)]
+    if key == "profile":
+        return [image.profile or "none"]
+    if key == "platform":
+        platform = image.image_name.platform
+        return [platform.architecture, str(platform)]
+    return [str(arch) for arch in image.archs]
 
 
 def parse(text: str) -> Selector:
@@ -123,23 +131,34 @@ def _why_wrong(condition: Selector) -> str:
     except ValueError as error:
         return str(error)
 
-    if key == "profile" and not re.fullmatch(r"[a-z][a-z0-9-]*", value):
-        return f"{value!r} is no profile name"
     if key == "platform" and value not in _PLATFORMS:
         return f"{value!r} is no platform: there are {', '.join(_PLATFORMS)}"
     return ""
 
 
-def unmatched(selector: Selector | str, names: Sequence[str]) -> UserError:
-    """Return the error to raise for a selector that matches no image.
+def unmatched_condition(condition: Selector, images: Iterable[Any]) -> UserError:
+    """Return the error to raise for a condition that holds for no image: with the values that do.
+
+    `images` are all planned images.
+    """
+    # A dict, as a set that keeps the order of the matrix.
+    values: dict[str, None] = {}
+    for image in images:
+        values.update(dict.fromkeys(values_of(condition.key, image)))
+    then = f"{condition.key} is one of: {', '.join(values)}"
+    return wrong(str(condition), "matches no image of the matrix", then)
+
+
+def unmatched(selector: str, names: Sequence[str]) -> UserError:
+    """Return the error to raise for a name or glob that matches no image.
 
     It shows the most similar of `names`, those of images and aliases.
     """
     then = f"`{command('plan')}` lists all"
-    close = get_close_matches(str(selector), names, n=3, cutoff=0.5)
+    close = get_close_matches(selector, names, n=3, cutoff=0.5)
     if close:
         then = f"nearest: {', '.join(close)}; {then}"
-    return wrong(str(selector), "matches no image of the matrix", then)
+    return wrong(selector, "matches no image of the matrix", then)
 
 
 def image_name(text: str) -> ImageName | None:

@@ -154,7 +154,7 @@ def _require_matches(
     images = (*plan(sources), *candidates)
     for condition in conditions:
         if not any(condition(image) for image in images):
-            raise selectors.unmatched(condition, [image.name for image in plan(sources)])
+            raise selectors.unmatched_condition(condition, plan(sources))
 
 
 def _plan_named(name: str, sources: Sources) -> list[Planned]:

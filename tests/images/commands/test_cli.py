@@ -62,6 +62,18 @@ def test_the_json_of_plan_is_alone_on_stdout() -> None:
     assert any("has no wheel for CUDA 11" in reason for reason in refused["reasons"])
 
 
+def test_plan_says_first_that_it_shows_the_checkouts_matrix_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_checkout = call("plan", "cu126-torch25")
+    assert "no matrix.yaml in this folder" not in in_checkout.stderr
+
+    monkeypatch.chdir(tmp_path)
+    elsewhere = in_one_line(call("plan", "cu126-torch25").stderr)
+    assert elsewhere.startswith("no matrix.yaml in this folder: this is truetag's own, ")
+    assert f"`nox -s init -- {tmp_path}` writes one of your own" in elsewhere
+
+
 def test_render_writes_a_context_for_plain_docker(tmp_path: Path) -> None:
     finished = call("render", "cu126-torch25", "--out", str(tmp_path))
 
