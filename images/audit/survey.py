@@ -21,7 +21,7 @@ from images.config.platforms import Platform, of_machine
 from images.engine import ImageInfo
 from images.planning import expectations, silent
 from validate.environment.installed import canonical
-from validate.judging import Finding, Status, conclude, listed, matches
+from validate.judging import Finding, Status, conclude, known_fault, listed, matches
 
 _RULES = yamlfile.table("audit.yaml")
 _DEBIANS = "/usr/lib/python3/dist-packages"
@@ -378,7 +378,8 @@ def environment_evidence(
         "distributions": distributions,
     }
     cuda = str(environment["torch"].get("cuda", ""))
-    silent_evidence = {"versions": versions, "uses_gpus": bool(cuda)}
+    with_processor = {**versions, "processor": platform.machine} if platform else versions
+    silent_evidence = {"versions": with_processor, "uses_gpus": bool(cuda)}
     return {
         "requirements": metadata,
         "duplicates": metadata,
@@ -408,12 +409,13 @@ class Rule:
     """What to do about a fault."""
     find_fix: Callable[[Evidence], str] | None = None
     """Where that depends on the evidence: returns it."""
+    faults_are_known: bool = False
+    """True: its faults were not measured here. They are known of these versions: KNOWN, no FAIL."""
     required: bool = True
     """False: a fault misleads or wastes something, and breaks nothing by itself."""
 
 
 _SET_ELSEWHERE = "take the variable out of the image; set it where it is needed"
-_OTHER_VERSION = "take a version without it, or keep away from that case"
 
 OF_IMAGE = (
     Rule(
@@ -486,14 +488,14 @@ OF_ENVIRONMENT = (
         subject="silent-faults",
         statement="no version here is known to compute something wrong without an error",
         find_faults=find_ordinary_silent_faults,
-        fix=_OTHER_VERSION,
+        fix="take a version without it, or keep away from that case",
         required=False,
     ),
     Rule(
         subject="rare-silent-faults",
         statement="none is known to do so in rare cases",
         find_faults=find_rare_silent_faults,
-        fix=_OTHER_VERSION,
+        faults_are_known=True,
         required=False,
     ),
 )
@@ -504,9 +506,11 @@ CONFLICTS = "conflicts"
 
 
 def judge(subject: str, _expect: Mapping[str, Any], evidence: Evidence) -> Finding:
-    """Judge a rule by its subject: FAIL with all faults and what to do about them."""
+    """Judge a rule by its subject: FAIL or KNOWN with all faults and what to do about them."""
     rule = _BY_SUBJECT[subject]
     finding = conclude(rule.find_faults(evidence), rule.statement)
+    if rule.faults_are_known and finding.status is Status.FAIL:
+        return known_fault(finding.reason)
     fix = rule.find_fix(evidence) if rule.find_fix else rule.fix
     return _with_fix_if_failed(finding, fix)
 

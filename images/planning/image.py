@@ -229,8 +229,12 @@ class Image:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of its pins by name, and of `cudnn` if that is known."""
+        """The versions of its pins by name, of `cudnn` if that is known, and its `processor`.
+
+        The processor is the machine as the kernel calls it: `aarch64`.
+        """
         versions = {pin.name: pin.version for pin in self.pins}
+        versions["processor"] = self.name.platform.machine
         if self.cudnn:
             versions["cudnn"] = self.cudnn
         return versions

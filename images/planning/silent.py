@@ -33,6 +33,8 @@ class SilentFault(Row):
     """The oldest GPU that can show it."""
     gigabytes: float = 0
     """About how much GPU memory it takes to reach the fault. A smaller GPU can't show it."""
+    processor: str = ""
+    """The only machine whose processors have it, as the kernel calls it; empty: any may."""
     cpu: bool = False
     """Whether it shows without a GPU, and is measured in the cpu tier."""
     alone: bool = False
@@ -53,9 +55,12 @@ class SilentFault(Row):
     def is_in(self, versions: Mapping[str, str]) -> bool:
         """Return whether an image with these versions has the fault.
 
-        `versions`: distribution -> version, and `cudnn` -> version. A distribution whose version is
-        not known, such as cuDNN before it is locked, rules nothing out.
+        `versions`: distribution -> version, `cudnn` -> version, and `processor` -> the machine. A
+        distribution whose version is not known, such as cuDNN before it is locked, rules nothing
+        out; nor does a processor that is not known.
         """
+        if self.processor and versions.get("processor", self.processor) != self.processor:
+            return False
         # `affected`: distribution -> the versions with the fault.
         for name, affected in self.affected.items():
             if name in versions and not within(versions[name], affected):
@@ -75,8 +80,7 @@ def find_faults(versions: Mapping[str, str]) -> dict[str, SilentFault]:
     """Return the silent faults of an image with these versions: name -> fault.
 
     A silent fault gives wrong numbers without an error. Its name (`cudnn-attention-mask`) is its
-    key in silent_faults.yaml. `versions`: distribution -> version; `cudnn` -> version, if it is
-    known.
+    key in silent_faults.yaml. `versions`: see `SilentFault.is_in`.
     """
     faults_found = {}
     for subject, fault in faults().items():

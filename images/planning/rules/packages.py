@@ -360,8 +360,8 @@ def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
     The table silent_faults.yaml lists such faults. A fault that plain training meets gets a warning
     of its own. All others share one, which names their issues (`pytorch#196678`).
     """
-    # The table also has faults of cuDNN, which is no pin.
-    versions = dict(candidate.pins)
+    # The table also has faults of cuDNN and of processors, which are no pins.
+    versions = {**candidate.pins, "processor": candidate.name.platform.machine}
     if candidate.cudnn:
         versions["cudnn"] = candidate.cudnn
 

@@ -23,7 +23,10 @@ def faults_of_image(info: ImageInfo = IMAGE, **files: list[str]) -> dict[str, st
 
 
 def faults_of_environment(surveyed: dict[str, Any], *toolkits: dict[str, str]) -> dict[str, str]:
-    """Return the rules that an environment beside these toolkits breaks: subject -> reason."""
+    """Return the rules that an environment beside these toolkits breaks: subject -> reason.
+
+    Known faults of its versions are among them.
+    """
     return faults_in(survey.environment_evidence(surveyed, toolkits))
 
 
@@ -33,7 +36,7 @@ def faults_in(evidence_by_subject: dict[str, Any]) -> dict[str, str]:
         if subject not in ALL_RULES:
             continue
         finding = survey.judge(subject, {}, evidence)
-        if finding.status is Status.FAIL:
+        if finding.status in (Status.FAIL, Status.KNOWN):
             faults[subject] = finding.reason
     return faults
 
@@ -241,6 +244,31 @@ def test_a_torch_for_the_cpu_has_the_faults_of_code_for_the_cpu_only() -> None:
 
     assert "pytorch#169688" in reason
     assert "attention" not in reason
+
+
+def test_a_rare_fault_that_these_versions_are_known_to_have_is_known_and_no_failure() -> None:
+    """Nearly every torch has one: as a failure it was noise."""
+    surveyed = environment(
+        distribution("torch", "2.8.0"), distribution("nvidia-cudnn-cu12", "9.10")
+    )
+    evidence = survey.environment_evidence(surveyed, ())
+
+    rare = survey.judge("rare-silent-faults", {}, evidence["rare-silent-faults"])
+    ordinary = survey.judge("silent-faults", {}, evidence["silent-faults"])
+
+    assert rare.status is Status.KNOWN
+    assert "pytorch#" in rare.reason
+    assert ordinary.status is Status.FAIL
+
+
+@pytest.mark.parametrize(("processor", "is_known"), [("x86_64", True), ("aarch64", False)])
+def test_a_fault_of_amx_is_known_of_x86_64_only(processor: str, is_known: bool) -> None:
+    surveyed = {
+        **environment(distribution("torch", "2.13.0+cpu"), torch=("2.13.0+cpu", "")),
+        "processors": {processor: 100},
+    }
+
+    assert ("rare-silent-faults" in faults_of_environment(surveyed)) is is_known
 
 
 @pytest.mark.parametrize(("cudnn", "is_fault"), [("9.10.2.21", True), ("9.15.1.9", False)])
