@@ -119,16 +119,14 @@ def _lines(files: Mapping[str, str]) -> str:
 
 
 def find(base: Base, locks: Path) -> DebianLock | None:
-    """Return the lock of a base, its Debian packages by hash; None if it has none.
+    """Return the lock of a base image, which lists its Debian packages by hash; None: no lock.
 
-    `locks` is the folder of locks. A base that is no Debian suite has none. Raises UserError for a
-    lock that is damaged, or that was made for other packages than ours.
+    `locks` is the folder of locks. Only a base that is a Debian suite can have a lock. Raises
+    UserError for a lock that is damaged, or that was made for other packages than ours.
     """
     file = locks / lock_path(base)
     if base.suite is None or not file.is_file():
         return None
-    # The groups are `suite`, `architecture`, `day` and `requested` of the file's head, and then the
-    # lines of `base` and of `layer`.
     match = _LOCK.fullmatch(file.read_text(encoding="utf-8", errors="replace"))
     if match is None:
         raise wrong(paths.shown(file), "this lock is damaged", how_to_remake())
@@ -187,18 +185,18 @@ def changed_packages(old: DebianLock, new: DebianLock) -> list[str]:
 
 
 def resolve(base: Base, now: datetime) -> DebianLock:
-    """Return a lock of what apt would install on a base today; `now` is the time that it bears.
+    """Return a lock of the Debian packages that apt would install today.
 
-    A lock lists Debian packages by hash: those of the base, and those of the layer above it.
-    Nothing is installed, and only package lists are downloaded. `base` must have a suite. Raises
-    UserError if apt-get fails.
+    It lists them by hash: those of the base image, and those of the layer above it. Nothing is
+    installed, and only package lists are downloaded. `base` must be a Debian suite, and `now` is
+    the time for the lock's head. Raises UserError if apt-get fails.
     """
     suite, architecture = str(base.suite), base.platform.architecture
     # apt's patterns for what every Debian system has.
     packages_of_base = ["?essential", "?priority(required)", *EXTRA_PACKAGES_OF_BASE]
     with tempfile.TemporaryDirectory(prefix="truetag-apt-") as scratch:
         apt = _apt_with_fresh_lists(scratch, suite, architecture)
-        # With --print-uris, apt only prints what it would download.
+        # --print-uris: only print the files that apt would download.
         install = [*apt, "install", "--print-uris", "-y", "--no-install-recommends"]
         base_files = printed_files(_run_apt([*install, *packages_of_base]))
         all_files = printed_files(_run_apt([*install, *packages_of_base, *PACKAGES_OF_LAYER]))
@@ -208,7 +206,7 @@ def resolve(base: Base, now: datetime) -> DebianLock:
         day=f"{now:%Y%m%dT%H%M%SZ}",
         requested=PACKAGES_OF_LAYER,
         base=base_files,
-        # `all_files` has those of the base again, as apt sees an empty system in both calls.
+        # In both calls apt starts from an empty system, so `all_files` includes the base's.
         layer={path: digest for path, digest in all_files.items() if path not in base_files},
     )
 
@@ -224,10 +222,8 @@ def _apt_with_fresh_lists(scratch: str, suite: str, architecture: str) -> list[s
         Path(scratch, folder).mkdir(parents=True)
     sources = source_lines(suite, mirrors(), f"signed-by={KEYS}")
     Path(scratch, "sources.list").write_text("\n".join(sources))
-    # apt's list of installed packages: empty, as nothing is installed there.
+    # apt's list of installed packages is empty.
     Path(scratch, "status").touch()
-    # The last two: apt called by root does not change to its own user (_apt), who may not write to
-    # `scratch`; and --print-uris prints sha256, of all hashes that a list has.
     settings = {
         "Dir::Etc": f"{scratch}/etc/apt",
         "Dir::Etc::SourceList": f"{scratch}/sources.list",
@@ -237,7 +233,9 @@ def _apt_with_fresh_lists(scratch: str, suite: str, architecture: str) -> list[s
         "Dir::Cache": scratch,
         "APT::Architecture": architecture,
         "APT::Architectures": architecture,
+        # Otherwise apt, called by root, changes to its own user, who may not write to `scratch`.
         "APT::Sandbox::User": "root",
+        # A package list has several hashes of each file. --print-uris is to print this one.
         "Acquire::ForceHash": "sha256",
     }
     apt = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in settings.items())]
@@ -250,7 +248,7 @@ def _run_apt(words: Sequence[str]) -> str:
 
     Raises UserError if it fails, or if this machine has no apt-get.
     """
-    # The last lines that it prints become part of our message, which is in English.
+    # Its last lines become part of our message, which is in English.
     english = {**os.environ, "LC_ALL": "C"}
     try:
         finished = subprocess.run(
@@ -285,8 +283,8 @@ def printed_files(printed: str) -> dict[str, str]:
         address = line[1:].partition("'")[0]
         digest = line.rpartition(" SHA256:")[2]
         path = _path_below_archives(address)
-        # The two make a line of the lock. It does not have the form of one if the hash is missing
-        # or the address is on no known mirror.
+        # Check that both give a valid line of the lock. They do not if the hash is missing, or if
+        # the address is not one of a known mirror.
         if not re.fullmatch(_PACKAGE, f"{digest}  {path}\n"):
             cause = (
                 f"apt-get would fetch this package from {address}, and a build can't: it is on "
@@ -302,15 +300,16 @@ def printed_files(printed: str) -> dict[str, str]:
 
 
 def _path_below_archives(address: str) -> str:
-    """Return `ARCHIVE/pool/...` for a package's URL.
+    """Return the path of a package below the archives, by its URL: `debian/pool/main/...`.
 
-    If that is on no known mirror, the result is no path that a lock accepts: a slash and the URL.
+    If the URL is not one of a known mirror, the result is a slash and the URL, which no lock
+    accepts.
     """
     matching = []
     for archive, root in mirrors().items():
         if address.startswith(root):
             matching.append((root, archive))
-    # One mirror's address may begin with that of another: `max` takes the longer one.
+    # If one mirror's address begins with another's, `max` takes the longer one.
     root, archive = max(matching, default=("", ""))
     return f"{archive}/{unquote(address.removeprefix(root))}"
 

@@ -160,32 +160,31 @@ def resolve(
     requirements: list[str] = []
     for layer in inputs.layers:
         requirements += inputs.requirements(layer)
-    # All layers at once, as a package has one version in the image: canonical name -> version.
+    # Resolve all layers at once, because a package has the same version in all of them.
     chosen = uv.resolve_versions(
         requirements, inputs, preferred=preferred or {}, run=run, where=where
     )
-    # uv took these from the default index.
+    # Packages of private indexes must be pinned. uv took these from the default index.
     unpinned = [name for name in inputs.reserved if name in chosen]
     if unpinned:
         raise UserError([_unpinned(name, where) for name in unpinned])
 
-    # These have no hashes yet: uv is asked again for each layer, and may take no other versions.
+    # Split the packages into layers. This also gets the hashes of their files.
     layers = _split_into_layers(inputs, chosen, run, where)
     packages = list(chain.from_iterable(layers.values()))
     problems = list(_find_wrong_builds(image, packages))
     if problems:
         raise UserError(problems)
 
-    # Most images have no package that is built from source. Their locks need no build tools, and do
-    # not depend on `pure_python`. Those of profiles always name both: images of them are recorded
-    # (locks/layers.json) as they were built from such locks.
+    # If no package is built from source, the lock need not name build tools. Locks of profiles name
+    # them all the same, because their images were recorded with such locks (locks/layers.json).
     has_sources = any(package.name in inputs.from_source for package in packages)
     if not has_sources and image.name.profile is None:
         inputs = inputs.without_sources()
 
-    # `alone`: toolkit, installer (`tools`) and build tools. They are in none of the Python layers,
-    # and are locked without what they require. The installer is locked for the platform of every
-    # machine that may build the image.
+    # CUDA's toolkit, the installer (`tools`) and build tools are locked by themselves, without what
+    # they require. The installer is locked for the platform of every machine that may build the
+    # image.
     for name, exact in inputs.alone.items():
         platforms: tuple[str, ...] = (inputs.platform,)
         if name == "tools" and inputs.builders:
@@ -200,7 +199,7 @@ def resolve(
 
 
 def _unpinned(package: str, where: str) -> Problem:
-    """Return the problem that something requires a package of a private index without a pin.
+    """Return the problem that a package of a private index is required, but not pinned.
 
     uv would take it from the default index, where anybody may have published another package under
     that name. `where` is the image's name.
@@ -219,15 +218,15 @@ def _unpinned(package: str, where: str) -> Problem:
 def _resolve_private_packages(
     inputs: LockInputs, chosen: Mapping[str, str], run: Runner, where: str
 ) -> dict[str, Package]:
-    """Return the packages that a private index alone has, by name, at their `chosen` versions.
+    """Return the packages that are taken from private indexes only, by name, with their hashes.
 
-    They are resolved without anything else that could lead uv to another index. `chosen` has the
-    version of every package of the image, `run` calls uv, and `where` is the place of problems.
+    They are resolved by themselves, so that nothing leads uv to another index. `chosen` has the
+    version of every package of the image. `run` calls uv, and errors begin with `where`.
     """
     if not inputs.private:
         return {}
     exact = [f"{name}=={chosen[name]}" for name in inputs.private]
-    # uv would take a version that replaces what is required from the default index.
+    # An override replaces a requirement. uv would take it from the default index.
     target = replace(inputs, overrides=())
     packages = _resolve_without_dependencies(exact, target, (inputs.platform,), run, where)
     return {package.name: package for package in packages}
@@ -236,10 +235,10 @@ def _resolve_private_packages(
 def _resolve_without_dependencies(
     exact: Sequence[str], inputs: LockInputs, platforms: Iterable[str], run: Runner, where: str
 ) -> tuple[Package, ...]:
-    """Return the packages that exact requirements (`uv==0.13.8`) name, without what they require.
+    """Return the packages of exact requirements (`uv==0.13.8`), but not what these require.
 
     Each has the hashes of its wheels for all of these platforms. `inputs` has the Python and the
-    indexes, `run` calls uv, and `where` is the place of problems.
+    indexes. `run` calls uv, and errors begin with `where`.
     """
     packages: dict[str, Package] = {}
     for platform in platforms:
@@ -248,7 +247,7 @@ def _resolve_without_dependencies(
             exact, target, chosen={}, run=run, where=where, dependencies=False
         )
         for package in resolved:
-            # The same package at the same version may have other wheels for this platform.
+            # Add the hashes of its wheels for the platforms before this one.
             hashes = set(package.hashes)
             if package.name in packages:
                 hashes.update(packages[package.name].hashes)
@@ -259,14 +258,14 @@ def _resolve_without_dependencies(
 def _split_into_layers(
     inputs: LockInputs, chosen: Mapping[str, str], run: Runner, where: str
 ) -> dict[str, tuple[Package, ...]]:
-    """Return which layer of the image installs which packages: layer -> packages.
+    """Decide which layer of the image installs which packages: return layer -> packages.
 
-    matrix.yaml pins some packages to a layer. Every other one goes into the lowest layer that needs
-    it, so that layers above do not change it.
+    matrix.yaml puts the packages that it pins into layers. Every other package goes into the lowest
+    layer that needs it. To find that, uv resolves each layer together with those below it.
 
-    `chosen` has the version of each package in the whole image. uv is asked, from the bottom layer
-    up, what a layer and those below it need at these versions: it knows extras and markers. `where`
-    is the place of problems.
+    chosen: the version of each package in the whole image.
+    run: calls uv.
+    where: what messages of errors begin with.
     """
     # Package -> the layer that installs it. For a pin, the matrix decides which.
     layer_of = {}
@@ -278,12 +277,12 @@ def _split_into_layers(
     needed: dict[str, Package] = {}
     requirements: list[str] = []
     for layer in inputs.layers:
-        # The requirements of this layer and of all layers below it. There are none yet if no index
-        # has the packages of these layers.
+        # The requirements of this layer and of all layers below it.
         requirements += inputs.requirements(layer)
         if not requirements:
             continue
-        # uv would ask the default index for a private package that only a layer above pins.
+        # Exclude private packages that only a layer above pins: uv would ask the default index for
+        # them.
         pinned = {distribution(requirement) for requirement in requirements}
         pinned_above = [name for name in inputs.private if name not in pinned]
         target = replace(inputs, excluded=(*inputs.excluded, *pinned_above))
@@ -291,7 +290,7 @@ def _split_into_layers(
         for package in packages:
             if package.name not in needed:
                 needed[package.name] = private_packages.get(package.name, package)
-                # Has no effect on pins, which have their layer already.
+                # This does not move pins, which have their layer already.
                 layer_of.setdefault(package.name, layer)
 
     layers: dict[str, list[Package]] = {layer: [] for layer in inputs.layers}
@@ -303,12 +302,12 @@ def _split_into_layers(
 def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
     """Yield a problem for each package that is built for something else than the image's CUDA.
 
-    The local version of a package (+cpu, +cu130) names its build. torch need not name its build:
-    that shows in the CUDA runtime that it requires.
+    The local version of a package (+cpu, +cu130) names its build. If torch has none, the version of
+    the CUDA runtime that it requires shows its build.
     """
     where = str(image.name)
-    # Wheels on the default index have no local version. Those on an index of the image's own may
-    # have one: that of its CUDA.
+    # Wheels on the default index have no local version. Those on the index of the image's torch may
+    # have that of its CUDA.
     allowed = {None, f"cu{image.wheel_cuda.digits}"} if image.index else {None}
     for package in packages:
         local = Version(package.version).local
@@ -317,7 +316,7 @@ def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Pr
             release = f"{package.name} {package.version}"
             cause = f"{release} is {kind}; the image wants CUDA {image.wheel_cuda}"
             if package.wheel:
-                # A pin names no local version, and the image must have what it names.
+                # Pins have no local version, so a private index must publish it without one.
                 then = (
                     f"publish it without +{local} on its private index, then "
                     f"`{command('lock', image.lock_name)}`"

@@ -80,10 +80,10 @@ def without_name(index: str) -> str:
 def environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of an environment that uv gets: the index, certificates and proxies.
 
-    pip's index and certificates count where uv's are not set. Raises UserError for a default index
-    that is a folder.
+    If uv's own variables for these are not set, pip's are taken. Raises UserError for a default
+    index that is a folder.
     """
-    # `_PASSED` matches the whole name of each variable that uv may see.
+    # `_PASSED` matches the names of all variables that uv may see.
     passed = {name: value for name, value in env.items() if value and _PASSED.fullmatch(name)}
     passed = with_index_of_pip(passed, env)
     # uv does not read pip's variables for certificates, either.
@@ -126,19 +126,22 @@ def resolve_versions(
 ) -> dict[str, str]:
     """Return the versions of everything that the requirements need, by canonical name.
 
-    `target` is the Python and platform that they are for, with the indexes. A `preferred` version
-    (by name) is taken wherever it still fits. `run` calls uv. Raises UserError, at the place
-    `where`, if no versions fit, or if an index can't be reached.
+    target: the Python and platform that they are for, and the indexes.
+    preferred: package -> a version that is taken if it still fits.
+    run: calls uv.
+    where: what messages of errors begin with.
+
+    Raises UserError if no versions fit, or if an index can't be reached.
     """
-    # --refresh: for minutes, uv would not ask again for an index page that it has read. But people
-    # lock what has just been published.
+    # uv keeps pages of an index for minutes. But people lock packages that have just been
+    # published, so let it ask again.
     options = ("--refresh", "--no-annotate")
     text = _compile(
         requirements, target, options, "requirements.txt", run, where, preferred=preferred
     )
     versions_by_name = {}
     for line in text.splitlines():
-        # `torch==2.7.1`, perhaps with a marker behind it.
+        # A line reads `torch==2.7.1`, and a marker may follow.
         if "==" in line:
             name, _, version = line.partition("==")
             versions_by_name[str(canonicalize_name(name))] = version.split()[0]
@@ -179,11 +182,14 @@ def resolve_packages(
 
 
 def find_urls(exact: Sequence[str], target: Target, *, run: Runner, where: str) -> dict[str, str]:
-    """Return the URLs of all files of exact requirements (`torch==2.7.1`): sha256 -> URL.
+    """Return the files of these packages on their indexes: sha256 -> URL.
 
-    What the packages require is left out. `target` is the Python and platform that they are for,
-    with the indexes, `run` calls uv, and `where` is the place of problems. Raises UserError if uv
-    fails, as when an index can't be reached.
+    exact: exact requirements, such as `torch==2.7.1`. What the packages require is left out.
+    target: the Python and platform that they are for, and the indexes.
+    run: calls uv.
+    where: what messages of errors begin with.
+
+    Raises UserError if uv fails, for example because an index can't be reached.
     """
     text = _compile(exact, target, ("--no-deps",), "pylock.toml", run, where)
     urls = {}
@@ -210,12 +216,15 @@ def _compile(
     preferred: Mapping[str, str] | None = None,
     chosen: Mapping[str, str] | None = None,
 ) -> str:
-    """Resolve requirements with `uv pip compile`, and return the file that it writes.
+    """Resolve requirements with `uv pip compile`, and return the text of the file that it writes.
 
-    The name `output` decides the format: `requirements.txt` or `pylock.toml`. uv keeps `preferred`
-    versions where they fit, and may take no others than those of `chosen`.
+    target: the Python and platform that they are for, and the indexes.
+    options: further options of uv.
+    output: the name of the file, which decides its format: `requirements.txt` or `pylock.toml`.
+    preferred: package -> a version that is taken if it fits.
+    chosen: package -> the only version of it that may be taken.
 
-    Raises UserError, at the place `where`, if uv fails.
+    Raises UserError, with `where` as the place, if uv fails.
     """
     with tempfile.TemporaryDirectory() as scratch:
 
@@ -229,8 +238,8 @@ def _compile(
         project = write("pyproject.toml", _project_lines(requirements, target))
         arguments = ["pip", "compile", project]
         arguments += ["--quiet", "--no-config", "--no-header", "--no-progress", "--color", "never"]
-        # A source archive would be built while it is installed. `--no-binary` below names the only
-        # packages of which that is wanted.
+        # Take wheels only: a source archive would have to be built. The exceptions, packages that
+        # are built from source on purpose, are named by `--no-binary` below.
         arguments += ["--only-binary", ":all:"]
         arguments += ["--python", sys.executable, "--no-python-downloads"]
         arguments += ["--python-version", target.python, "--python-platform", target.platform]
@@ -255,10 +264,10 @@ def _compile(
 def _project_lines(requirements: Sequence[str], target: Target) -> list[str]:
     """Return the lines of a pyproject.toml with requirements, and the private index of some.
 
-    The project's name stands in uv's messages: `this-image depends on torch==2.7.1`. `target` has
-    the private indexes, and the packages that come from each of them alone.
+    uv's messages contain the project's name: `this-image depends on torch==2.7.1`. `target` has the
+    private indexes, and the packages that are taken from each of them only.
     """
-    # The JSON of a text is also its TOML.
+    # A text is written in the same way in JSON and TOML.
     lines = [
         "[project]",
         'name = "this-image"',
@@ -266,7 +275,7 @@ def _project_lines(requirements: Sequence[str], target: Target) -> list[str]:
         f"dependencies = {json.dumps([*requirements])}",
     ]
     for name, url in target.indexes.items():
-        # `explicit`: nothing but `sources` below is taken from it.
+        # Only the packages under `sources` below are taken from it.
         lines += ["[[tool.uv.index]]", f"name = {json.dumps(name)}", f"url = {json.dumps(url)}"]
         lines.append("explicit = true")
     lines.append("[tool.uv.sources]")
@@ -279,19 +288,19 @@ def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Packag
     """Return a package of a pylock.toml (PEP 751), with the sha256 of each of its files.
 
     `row` is its table in that file. `target` says which packages are installed from source, and
-    which come from a private index alone. Raises UserError, at the place `where`, if one of its
-    files has no sha256, or if a private index gives a wheel under a name that none has.
+    which are taken from a private index only. Raises UserError, with `where` as the place, if a
+    file has no sha256, or if a private index gives a wheel whose name is not valid.
     """
     name = str(canonicalize_name(row["name"]))
     files = row.get("wheels", [])
-    # Of a package that is installed from source, the lock has the source archive alone.
+    # A package that is installed from source is locked by its source archive.
     if name in target.from_source and "sdist" in row:
         files = [row["sdist"]]
 
     hashes = set()
     for file in files:
         hashes.add(file.get("hashes", {}).get("sha256"))
-    # There is no file, or one of them has no hash. (Two files may have the same one.)
+    # There must be a file, and each must have a hash.
     if not hashes or None in hashes:
         release = f"{name} {row.get('version', '')}".strip()
         cause = (
@@ -323,9 +332,8 @@ def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Packag
 def _choose_wheel(files: Sequence[Mapping[str, Any]], target: Target) -> Mapping[str, Any]:
     """Return the wheel that an installer would take: the one with the best tag for the target.
 
-    `files` are the wheels of one package of a pylock.toml. There must be at least one; if no tag
-    fits, the first is returned. One with a name that no wheel has is returned only if there is no
-    other.
+    `files` are the wheels of a package in a pylock.toml, at least one. If no tag fits, the first
+    wheel is returned. A wheel whose name is not valid is returned only if there is no other.
     """
     # The platform reads `x86_64-manylinux_2_36`: a machine and a glibc.
     machine, _, glibc = target.platform.partition("-manylinux_")
@@ -357,12 +365,12 @@ def _tags_of_wheel(file_name: str) -> frozenset[Tag] | None:
 
 
 def _change_before_locking(reason: str, target: Target) -> str:
-    """Return what to change in matrix.yaml where no versions fit, as the start of a sentence.
+    """Return what a user can change in matrix.yaml if no versions fit, as the start of a sentence.
 
-    `reason` is what uv says of it. `target.reserved` has the packages that a private index alone
-    has and that the image does not pin.
+    `reason` is uv's message. `target` has the indexes.
     """
-    # The default index need not have a package that a private index alone has.
+    # `reserved` are packages of private indexes that the image does not pin. uv has looked for them
+    # on the default index.
     unpinned = [name for name in target.reserved if re.search(rf"\b{name}\b", reason)]
     if unpinned:
         names = " and ".join(unpinned)
@@ -382,7 +390,7 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
 
     Warnings and hints of uv are left out.
     """
-    # The error stands between uv's warnings and its hints. Its causes go on the same line.
+    # Cut out the error between uv's warnings and its hints, and join it with its causes.
     message = errors.partition("error: ")[2].partition("\nhint:")[0] or errors
     text = " ".join(re.sub(r"\n\s+cause:", ":", message).split())
 

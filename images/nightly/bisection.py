@@ -122,12 +122,13 @@ def is_open(claim: ClaimRow) -> bool:
 
 
 def find_regressions(control: SetResult, newer: SetResult) -> list[ClaimRow]:
-    """Return the tests that an image passes as it is locked, and not with newer versions.
+    """Return the claims that an image passes with its locked versions, but not with newer ones.
 
-    `control` has the results of the image as it is locked, `newer` those with newer versions. Tests
-    that need no GPU come first. A test counts if it failed in `newer`, or if it is required and
-    UNPROVEN there. If `newer` could not be built, the result is one test called BUILD. If `control`
-    could not be built, the result is empty.
+    `control` has the results with the locked versions, `newer` those with newer ones. A claim that
+    is required must not be UNPROVEN there either. Claims that need no GPU come first.
+
+    If the image could not be built with newer versions, the result is one claim called BUILD. It is
+    empty if the image could not even be built with its locked versions.
     """
     # A result has a cause only if its image could not be built.
     if control.cause:
@@ -188,10 +189,11 @@ class Search:
         return lines
 
     def _bisect(self, worse: Sequence[ClaimRow]) -> BreakageLine:
-        """Find the packages that make the first of these claims fail, and all that they break.
+        """Find the packages whose new versions make the first of these claims fail.
 
-        `worse` has the claims that the canary (the newer versions) fails and the control passes.
-        Builds and validates a mixture of both for each attempt.
+        `worse` has the claims that hold with the old versions (the control) and fail with the new
+        ones (the canary). For each attempt, an image with some packages at new versions is built
+        and tested. The result also names the other claims that these packages break.
         """
         claim = worse[0]
         # Only a package that both sets have can be left at its old version.
@@ -203,9 +205,8 @@ class Search:
         def fails_with(moved: frozenset[str]) -> bool:
             """Return whether the claim fails when only these packages have the canary's versions.
 
-            The others keep the control's. False, too, if such an image shows nothing: no versions
-            fit together, or the claim fails for another reason than in the canary. Each answer is
-            reported as progress.
+            All others keep the control's. The answer is False, too, if no versions fit together, or
+            if the claim fails for another reason than in the canary.
             """
             result = self._validate(moved, (claim.tier,))
             answer = _read_answer(result, claim) if result else Answer.UNRESOLVED
@@ -247,13 +248,12 @@ class Search:
         return self.results[key]
 
     def _broken_by(self, culprits: frozenset[str], worse: Sequence[ClaimRow]) -> list[ClaimRow]:
-        """Return the claims that fail when only the culprits move to the canary's versions.
+        """Return the claims that fail if only the culprits have the canary's versions.
 
-        `worse` has the claims that the canary failed. Each is returned as it fails with only the
-        culprits moved. The first one, by which the culprits were found, is always returned, and
-        first; if it gets no verdict here, then as the canary failed it.
+        `worse` are the claims that the canary fails. The culprits were found by the first of them,
+        so this is always returned, and first.
         """
-        # The bisection judged the first claim's tier only; the other claims may be of other tiers.
+        # So far, only claims of the first one's tier were judged.
         tiers = {claim.tier for claim in worse}
         result = self._validate(culprits, tuple(tier for tier in Tier if tier in tiers))
         judged_claims: dict[str, ClaimRow] = {}
@@ -271,11 +271,11 @@ class Search:
 
 
 def _read_answer(result: SetResult, claim: ClaimRow) -> Answer:
-    """Return whether a mixture of versions fails a claim as the canary did, passes it, or neither.
+    """Return whether an image with mixed versions fails a claim for the same reason as the canary.
 
-    The canary is the image at the newest versions. `result` is that of the mixture. `claim` has the
-    canary's verdict and reason. For a canary that could not be built, it is the claim BUILD: then a
-    mixture fails if it can't be built either. UNRESOLVED: the mixture shows neither.
+    `result` is that of the mixed image. `claim` has the verdict and the reason of the canary, the
+    image at the newest versions. If the canary could not be built, the claim is BUILD, and a mixed
+    image that can't be built fails it. UNRESOLVED: neither PASS nor the same failure.
     """
     if claim.check == BUILD:
         # There is a cause only if the mixture could not be built.

@@ -100,12 +100,11 @@ def _patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 
 def move_pins(text: str, image: Image, changes: Sequence[Change]) -> str:
-    """Return the text of matrix.yaml with the packages that it pins for an image at new versions.
+    """Return the text of matrix.yaml with new versions of the packages that it pins for an image.
 
-    `text` is the file as it is, and `changes` has the old and new versions. A version is changed in
-    the line where it stands: under the image's torch (its stack), or under a profile. A version
-    that all stacks share (`common`) is added to the image's stack, because the other stacks keep
-    theirs. Packages that matrix.yaml does not pin are left out.
+    `text` is the file as it is, and `changes` has the old and new versions. A version is changed
+    where it is written: under the image's torch (its stack), or under a profile. If it is written
+    for all stacks (`common`), a line is added to this image's stack, so that others keep theirs.
     """
     file = yamlfile.parse("matrix.yaml", text)
     lines = text.splitlines(keepends=True)
@@ -119,7 +118,7 @@ def move_pins(text: str, image: Image, changes: Sequence[Change]) -> str:
 
     pins_to_add = []
     for change in changes:
-        # Neither a dependency, nor a package that only one of the two locks has.
+        # Skip dependencies, which are not in the file, and packages that came or went.
         if not (change.pinned and change.before and change.after):
             continue
         is_in_a_section = False
@@ -132,8 +131,8 @@ def move_pins(text: str, image: Image, changes: Sequence[Change]) -> str:
         if not is_in_a_section:
             pins_to_add.append(f"    {change.name}: {_as_yaml(change.after)}\n")
 
-    # Added pins come first in the stack: below the line with its key, whose number, counted from 1,
-    # is also the index of the line after it.
+    # Insert new pins below the line with the stack's key. Its number counts from 1, so as an index
+    # it is that of the line after it.
     first_pin = file.lines[stack]
     return "".join([*lines[:first_pin], *pins_to_add, *lines[first_pin:]])
 

@@ -57,17 +57,18 @@ class Locked:
 def list_requirements(
     control: Locked, nightly: Nightly, refused: Mapping[str, Mapping[str, str]]
 ) -> list[str]:
-    """Return requirements that allow an image newer versions than its lock, in pip's notation.
+    """Return requirements that allow an image newer versions than its lock has, in pip's notation.
 
-    `control` is the image as it is locked. Packages in a held layer keep their locked versions:
-    `torch==2.7.1`. Others may move upward: `torchao>=0.11.0,<0.13,!=0.12.1`.
+    Some packages may move upward: `torchao>=0.11.0,<0.13,!=0.12.1`. Those in a held layer keep
+    their locked versions: `torch==2.7.1`.
 
-    `nightly` has the settings of matrix.yaml: which layers are held, and how far packages may move.
-    `refused`: package -> version -> why that version must not be taken.
+    control: the image as it is locked.
+    nightly: settings of matrix.yaml: which layers are held, and how far packages may move.
+    refused: package -> version -> why that version must not be taken.
     """
     image, inputs = control.image, control.lock.inputs
     held_layers = set(nightly.held)
-    # With another torch it would be another image.
+    # torch always stays: an image with another torch has another name.
     torch = image.pin("torch")
     if torch:
         held_layers.add(torch.layer)
@@ -80,13 +81,13 @@ def list_requirements(
         if layer not in held_layers:
             requirements += needed_by_layer
 
-    # What the matrix says of this torch replaces what it says of every torch.
+    # Ranges for this torch replace those for every torch.
     ranges = {**nightly.ranges, **nightly.stacks.get(str(image.name.torch), {})}
     for layer, resolved_pins in inputs.layers.items():
         if layer in held_layers:
             continue
-        # `resolved_pins` (`peft==0.18.1`) lacks the pins that are in no index, such as flash-attn.
-        # Those keep their version.
+        # Pins that are in no index, such as flash-attn, are not among these. They keep their
+        # version.
         names = {canonicalize_name(pin.partition("==")[0]) for pin in resolved_pins}
         for pin in image.pins:
             if pin.layer == layer and pin.name in names:
@@ -105,19 +106,18 @@ def _require_newer(pin: Pin, matrix_range: str, refused_versions: Iterable[str])
 
 
 def _range_above(pinned_version: str, matrix_range: str) -> list[str]:
-    """Return a range of the matrix (`<0.13`) as a list to add to other specifiers.
+    """Return a list with a range of the matrix (`<0.13`), if it allows the pinned version or newer.
 
-    The list is [matrix_range], or [] if that is empty or allows no version from the pinned one
-    upward: a profile may pin beyond the range of its stack.
+    The list is empty if the range is, or if it allows only older versions: a profile may pin beyond
+    the range of its stack.
     """
     if not matrix_range:
         return []
     allowed = SpecifierSet(matrix_range)
     if allowed.contains(pinned_version, prereleases=True):
         return [matrix_range]
-    # A range that does not allow the pinned version counts if it begins above the pin: from 0.18.1,
-    # `==0.19.*` can be reached by moving upward. `specifier.version` is the version in one
-    # condition: `0.19.*` of `==0.19.*`.
+    # The range may begin above the pin: from 0.18.1, `==0.19.*` can be reached by moving upward. Of
+    # that condition, `specifier.version` is `0.19.*`.
     for specifier in allowed:
         if Version(specifier.version.removesuffix(".*")) > Version(pinned_version):
             return [matrix_range]
@@ -127,10 +127,11 @@ def _range_above(pinned_version: str, matrix_range: str) -> list[str]:
 def find_refused_versions(image: Image, sources: Sources) -> dict[str, dict[str, str]]:
     """Return the newer versions of pins that the rules of `plan` refuse for an image, and why.
 
-    The result is distribution -> version -> reasons. Only versions that facts.yaml lists are tried,
-    one pin at a time: the image is planned with this pin at that version. What a version requires
-    of other packages is no reason here: that is left to uv, which can move two packages together.
+    The result is package -> version -> reasons. Each newer version that facts.yaml lists is tried:
+    the image is planned with this one pin moved.
     """
+    # Ignore what versions require of other packages. uv handles that, and can move two packages
+    # together.
     sources = replace(sources, facts=_without_requirements(sources.facts))
     facts = sources.facts
 
@@ -195,16 +196,20 @@ def list_changes(
 def mix_versions(
     control: Locked, canary: Locked, moved: Set[str], run: uv.Runner = uv.run
 ) -> Locked | None:
-    """Return the control with the packages `moved` at the canary's versions.
+    """Return an image with some packages at new versions, and all others at their old ones.
 
-    Both are the same image, each with its own lock: as it is, and at the newest versions. What a
-    moved package requires moves with it, as far as it must. Returns None if no set of versions
-    fits. Raises UserError if the index cannot be asked. `run` calls uv, the resolver.
+    control: the image with its present lock.
+    canary: the same image with the newest versions.
+    moved: the packages that get the canary's versions. What they require moves with them, as far as
+        it must.
+    run: calls uv, the resolver.
+
+    Returns None if no set of versions fits. Raises UserError if the index cannot be asked.
     """
     old_versions, new_versions = control.versions, canary.versions
     required = {name: new_versions[name] for name in moved}
-    # Every other package stays at the control's version. One that only the canary has gets its
-    # version there. (The last of these dicts that has a package decides.)
+    # All other packages stay at the control's version, and those that only the canary has get its
+    # version. Later dicts win.
     preferred = {**new_versions, **old_versions, **required}
     try:
         mixture = relock(control, preferred, run)

@@ -43,10 +43,9 @@ class ResolvedProfile:
 def resolve_profile(matrix: Matrix, name: str | None, minor: Minor) -> ResolvedProfile:
     """Return a profile's settings for a torch minor, merged with those of the profile it extends.
 
-    A profile is a set of packages and settings for a framework; `name` is its key in the matrix.
-    Where both profiles set the same thing, the named one counts. An optional package without a
-    version for this torch is left out. Without a name, all settings are empty. Raises KeyError if
-    the matrix has no such profile.
+    A profile is a set of packages and settings for a framework; `name` is its key in the matrix. If
+    both profiles set the same thing, the named one counts. Without a name, all settings are empty.
+    Raises KeyError if the matrix has no such profile.
     """
     torch = str(minor)
     pins: dict[str, str] = {}
@@ -73,6 +72,7 @@ def resolve_profile(matrix: Matrix, name: str | None, minor: Minor) -> ResolvedP
 
     return ResolvedProfile(
         pins=pins,
+        # Leave out packages without a version for this torch.
         optional={package: version for package, version in optional.items() if version},
         waived=waived,
         extensions=tuple(extensions),
@@ -174,9 +174,9 @@ class Candidate:
         """The device code of each part that decides on which GPUs the image runs at all.
 
         The keys are names for messages: `torch 2.7.1 cu128`. The parts are torch, the library that
-        bitsandbytes loads, and each override that replaces one of torch's own libraries. An
-        override is an exact requirement (`nvidia-cudnn-cu12==9.15.1.9`) that is installed whatever
-        packages require.
+        bitsandbytes loads, and overrides that replace one of torch's own libraries. An override is
+        an exact version that is installed, whatever packages require
+        (`nvidia-cudnn-cu12==9.15.1.9`).
         """
         parts: dict[str, DeviceCode] = {
             f"torch {self.torch} cu{self.wheel_cuda.digits}": self.variant
@@ -189,7 +189,7 @@ class Candidate:
             name = f"bitsandbytes {version} cu{library_cuda.digits}"
             parts[name] = bitsandbytes.libraries[str(library_cuda)]
         for requirement in self.overrides:
-            # None: no code of this library was measured.
+            # There is none if the code of this library was not measured.
             code = self.facts.device_code.get(requirement)
             if code:
                 parts[requirement] = code
@@ -204,8 +204,8 @@ class Candidate:
     def supported_archs(self) -> tuple[Arch, ...]:
         """The GPU architectures of the image, ascending: the requested ones if there are any.
 
-        Without a request: those of torch's wheel that the toolkit's nvcc and all run-time compilers
-        know, and for which each of `binaries` has machine code.
+        Otherwise these are the GPUs for which torch's wheel and all other `binaries` have machine
+        code, and which nvcc and the run-time compilers know.
         """
         if self.requested_archs:
             return self.requested_archs
@@ -213,15 +213,14 @@ class Candidate:
         # Capabilities: `9.0`.
         capabilities = set(self.variant.archs)
         if self.name.platform is Platform.ARM64:
-            # The list of torch's wheel does not name GPUs of ARM boards and superchips, such as
-            # sm_121 (GB10): the wheel has no code for them alone. They run its code for a relative
-            # (sm_120).
+            # The list of torch's wheel lacks GPUs of ARM boards, such as sm_121 (GB10). They run
+            # its code for a related GPU (sm_120).
             for capability, board in self.facts.arm64.boards.items():
                 if not board.unfit:
                     capabilities.add(capability)
 
-        # What is compiled at run time would fail on a GPU that its compiler does not know. A
-        # toolkit of which nothing is known rules none out.
+        # Leave out GPUs that one of the compilers does not know: Triton's and CUDA's at run time,
+        # and nvcc. If nothing is known of the toolkit, its nvcc is taken to know all.
         for known_capabilities in self.compilers.values():
             capabilities.intersection_update(known_capabilities)
         nvcc_archs = self.toolkit_facts.nvcc_archs if self.toolkit_facts else self.variant.archs
@@ -234,13 +233,11 @@ class Candidate:
         return tuple(supported)
 
     def find_official_wheel(self, name: str, version: str) -> Prebuilt | None:
-        """Return the official wheel of a package that fits this image, if facts.yaml has one.
+        """Return the official wheel of a package that fits this image; None if there is none.
 
-        An official wheel lies where the package's project publishes it, and on no index. It must be
-        for this torch minor, CUDA major, C++ ABI and Python (`prebuilt` in facts.yaml). None if
-        there is no such wheel.
+        Some projects publish wheels themselves, and not on an index. facts.yaml lists them under
+        `prebuilt`, each for one torch minor, CUDA major, C++ ABI and Python.
         """
-        # `wheel.cuda` below is a major, too.
         build = (
             str(self.name.torch),
             self.wheel_cuda.major,

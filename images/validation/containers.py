@@ -89,25 +89,28 @@ def plan_containers(
 ) -> list[ContainerPlan]:
     """Return the containers of a validation run, the one that takes longest first.
 
-    Claims differ in the user and the folders that their test needs, and in whether it needs a GPU:
-    each such group has its own container. Groups without claims have none. `home`: the home of the
-    image's user; empty: /root. `user_file`: own_python.user_json of the image. `keep_home`: the
-    home has what the image has in it, such as packages that its user installed; else it is empty.
+    Tests of claims differ in the user and the folders that they need, and in whether they need a
+    GPU. Those that need the same share a container.
+
+    home: the home of the image's user; empty: /root.
+    user_file: how a user's process would start in the image (own_python.user_json).
+    keep_home: leave in the home what the image has there, such as packages that its user installed.
+        Otherwise the home is empty.
     """
     # Claims that are known to be unproven are not tested.
     claims = claims.of_container().where(lambda claim: not claim.unproven)
     static = claims.in_tiers([Tier.STATIC])
 
-    # Most of the cpu tier runs as the image's user. Some of it runs as a user whom the image does
-    # not know, and some as a user that the claim names.
+    # Most claims of the cpu tier are tested as the image's user. Some are tested as a user whom the
+    # image does not know, and some as a user whom the claim names.
     cpu = claims.in_tiers([Tier.CPU])
     as_any_user = cpu.where(lambda claim: _user_of_probe(claim) is RunAs.ARBITRARY_UID)
     as_user_of_claim = cpu.where(lambda claim: _user_of_probe(claim) is RunAs.EACH_CLAIM)
     other_users_probes = {claim.probe for claim in (*as_any_user.claims, *as_user_of_claim.claims)}
     as_image_user = cpu.not_measured_by(other_users_probes)
 
-    # Programs of the image get a home that they can write to: an empty folder or, with `keep_home`,
-    # a volume that begins with what the image has there.
+    # The root of a container is read-only, but programs need a home that they can write to: an
+    # empty folder or, with `keep_home`, a volume that begins with what the image has there.
     home = posixpath.normpath(home or "/root")
     emptied = list(dict.fromkeys(["/tmp", home]))
     writable = ["/tmp"] if keep_home else emptied
@@ -132,8 +135,8 @@ def plan_containers(
         )
         plans.append(plan)
 
-    # Only these get GPUs. To attach a GPU adds the driver's libraries and LD_LIBRARY_PATH, which
-    # the other containers must not take for a part of the image.
+    # Only these containers get GPUs. With a GPU come the driver's libraries and LD_LIBRARY_PATH,
+    # which the tests in other containers would take for a part of the image.
     if gpus.attached:
         one_gpu = claims.in_tiers([Tier.GPU])
         several_gpus = claims.in_tiers([Tier.MULTIGPU])
@@ -174,12 +177,11 @@ def measure_in_container(
     """Run our checks (the suite) in a container, with the image's own Python.
 
     plan: the claims to test, and the container's settings.
-    seed: of the random inputs of the checks.
-    on_record: called with what each check measured as soon as it is there.
+    seed: seeds the random inputs of the checks.
+    on_record: is called with what a check measured, once for each check.
 
-    Returns how the container ended, and why the engine refused limits that it was to have; empty if
-    it did not. Raises UserError if the suite did not start, was ended from outside or took too
-    long, or if the engine failed.
+    Returns how the container ended. Raises UserError if the suite did not start, was ended from
+    outside or took too long, or if the engine failed.
     """
     spec = container_spec(engine, image, plan, seed)
     files = dict(plan.files)
@@ -199,8 +201,8 @@ def measure_in_container(
     except EngineError as error:
         if error.kind is not EngineErrorKind.ULIMIT or not spec.ulimits:
             raise
-        # A rootless engine may not raise limits. Ranks (processes of the multigpu tier, the only
-        # ones that get limits) run without; the evidence will say so.
+        # A rootless engine may not raise limits. Then processes that train together on several GPUs
+        # run without them, and the evidence says so.
         refused_limits = error.problems[0].cause
         suite_run = run(replace(spec, ulimits={}))
 
@@ -241,7 +243,7 @@ def container_spec(
         tmpfs[folder] = f"rw,exec,nosuid,nodev,mode=1777,size={SCRATCH}"
     for folder, kind in plan.mounts.items():
         if kind == "own":
-            # Looks as if the user had mounted a folder of his own: only he may write to it.
+            # As if the user had mounted a folder of their own: nobody else may write to it.
             uid, _, gid = (plan.user or "").partition(":")
             owner = f"uid={uid},gid={gid}"
             tmpfs[folder] = f"rw,exec,nosuid,nodev,mode=755,{owner},size={SCRATCH}"
@@ -252,7 +254,7 @@ def container_spec(
             # A volume that begins with what the image has in the folder.
             copied_volumes.append(folder)
 
-    # A quarter of the memory is left to the machine.
+    # Leave a quarter of the memory to the machine.
     memory = GPU_MEMORY if gpus.attached else MEMORY
     memory = min(memory, engine.facts.memory * 3 // 4)
 
@@ -300,10 +302,10 @@ def shared_memory(machine_memory: int) -> int:
 
 
 def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
-    """Return the suite as it goes into a container or an image: path -> content.
+    """Return the files of the suite, our checks, to put into a container or image: path -> content.
 
-    With the suite (the folder validate/) go the claims that it measures (`claims.json`), and the
-    example programs that claims name. Raises OSError if one of the files can't be read.
+    Besides the folder validate/, these are the claims to measure (`claims.json`), and the example
+    programs that claims name. Raises OSError if one of the files can't be read.
     """
     files = {}
     for path in sorted(SUITE.rglob("*")):
@@ -347,17 +349,20 @@ def run_suite(
     probes: Collection[str] = (),
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> SuiteRun:
-    """Run the suite in a container and read what it prints.
+    """Run our checks (the suite) in a container, and read what it prints.
 
-    This is the only place where records leave an image. A record is a line of JSON with what one
-    probe measured. It is accepted if the suite signed it (validate/channel.py) and if it is the
-    first one of a probe of `probes`; `on_record` gets it at once.
+    Some lines are records: JSON with what one check (probe) measured. A record is accepted if the
+    suite has signed it, and if it is the first one of a probe.
 
-    `files`: folder -> what is put there before the start. `timeout`: seconds until the suite must
-    have ended. Returns how the container ended, and the other lines. Raises Stopped past the
-    timeout or if too much is printed, and EngineError.
+    files: folder of the container -> files that are put there before the start.
+    timeout: seconds after which the suite must have ended.
+    probes: those whose records are expected.
+    on_record: is called with each record as soon as it comes.
+
+    Returns how the container ended, and the other lines. Raises EngineError; Stopped past the
+    timeout, or if too much is printed.
     """
-    # Only the suite gets to know the key: whatever else prints in the image can't sign a record.
+    # Only the suite knows the key. Other programs of the image may print, but can't sign a record.
     key = channel.new_key()
     missing_probes = set(probes)
     other_lines = deque[str](maxlen=_MOST_OTHER_LINES)
@@ -366,9 +371,8 @@ def run_suite(
             container.put(content, folder)
         container.start(f"{key}\n".encode())
         for stream, line in container.lines(timeout, most=_MOST_PRINTED):
-            # The text without its signature; None: the line is not signed with the key.
+            # The line without its signature, or None if it is not signed with the key.
             text = channel.verify(key, line) if stream == "stdout" else None
-            # None: the text is no record.
             record = parse_record(text or "")
             if record and record.probe in missing_probes:
                 missing_probes.remove(record.probe)
@@ -392,10 +396,10 @@ def parse_record(text: str) -> Record | None:
 
 
 def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> None:
-    """Raise UserError if our checks (the suite) did not start in a container, or did not end there.
+    """Raise UserError if our checks (the suite) did not start in a container, or were stopped.
 
-    What such a run measured is incomplete, and says nothing about the image. If the suite ended for
-    lack of memory (`oom`) after it had begun, nothing is raised: the evidence notes that.
+    What such a run measured says nothing about the image. Nothing is raised if the suite had begun
+    and then ran out of memory (`oom`), because the evidence says so.
 
     container: its name in the validation run.
     run: how the suite's run in it ended.
@@ -414,12 +418,12 @@ def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> N
             "its job ran out of memory (`dmesg`, `sacct`)"
         )
         raise failed(image_label(image), cause, then)
-    # Not started. Whatever was printed instead is the best hint at the cause.
+    # It did not start. The lines that were printed instead may tell the cause.
     if not run.has_begun:
         tail = " | ".join(line.strip() for line in run.other_lines[-3:] if line.strip())
         printed = tail or f"status {end.code}, nothing printed"
         raise failed(image_label(image), f"the suite did not start in the image: {printed}", then)
-    # Started, and stopped before its end. By itself it ends with 0, whatever it has found.
+    # It was stopped before its end. By itself it ends with 0, whatever the checks have found.
     if end.code != 0 and not end.oom:
         cause = (
             f"the suite in the container `{container}` ended with status {end.code}: something in "

@@ -103,27 +103,26 @@ def measure_files(
 
 
 def query_files(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) -> dict[str, Any]:
-    """Return the JSON object that a verb of the suite prints about the files of an image.
+    """Run a verb of the suite over an image's files, and return the JSON object that it prints.
 
-    `verb`: `survey` or `packages` (validate/survey/). `timeout`: seconds. Raises UserError if it
-    prints no object or an empty one, and Stopped past the timeout.
+    `verb` is `survey` or `packages` (validate/survey/), `timeout` is in seconds. Raises UserError
+    if no object or an empty one is printed, and Stopped past the timeout.
     """
     no_claims = ClaimSet(image="", claims=())
     # The file that `run_over_files` makes of `user_json` in the container.
     arguments = [verb, f"{SUITE_FOLDER}/user.json"]
     run = run_over_files(engine, image, arguments, no_claims, user_json(image), timeout=timeout)
-    # `other_lines`: all that is no signed record of a measurement. The document is one of these
-    # lines. Others may come before it, such as warnings.
+    # The object is one of the printed lines. Others, such as warnings, may come before it.
     for line in run.other_lines:
         if not line.startswith("{"):
             continue
-        # A line that is no JSON, or too deeply nested, is passed over.
+        # Skip lines that are not JSON, or too deeply nested.
         with suppress(ValueError, RecursionError):
             document = json.loads(line)
             if document:
                 return dict(document)
 
-    # Control characters are written out: a stranger's image may have printed this.
+    # Escape control characters: a stranger's image may have printed this.
     tail = " | ".join(run.other_lines[-3:]).encode("unicode_escape").decode()
     cause = f"the image's files could not be read: {tail or 'nothing was printed'}"
     then = (
@@ -134,14 +133,12 @@ def query_files(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) 
 
 
 def user_json(image: ImageInfo, *, covered: Sequence[str] = ()) -> bytes:
-    """Return how a user's process would start in an image, as JSON.
+    """Return a description of the image's user as JSON: variables, working folder and so on.
 
-    The suite reads it in the container (validate/environment/user_environment.py), to look at the
-    files as such a process would. `covered`: files and folders of the image that a mount hides
-    there (find_covered_files).
+    The suite in the container reads it, to look at files as a process of this user would. `covered`
+    are files and folders of the image that a mount hides in the container (find_covered_files).
     """
-    # The image's processor, as `uname -m` prints it. An image that names none is taken for one of
-    # this machine's.
+    # The image's processor, as `uname -m` prints it. If the image names none, take this machine's.
     machine = platform.machine()
     for known_platform in Platform:
         if known_platform.architecture == image.architecture:
@@ -149,7 +146,7 @@ def user_json(image: ImageInfo, *, covered: Sequence[str] = ()) -> bytes:
     user = {
         "environ": {"HOME": "/root", **image.env},
         "directory": image.workdir or "/",
-        # Empty: the first Python on PATH that has packages.
+        # Empty stands for the first Python on PATH that has packages.
         "python": "",
         "user": image.user,
         "hidden": list(covered),
@@ -171,19 +168,19 @@ def read_file(engine: Engine, image: ImageInfo, path: str) -> str:
 
 
 def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
-    """Return the paths of an image that our Python can't see in its container (run_over_files).
+    """Return the paths of an image that our own mounts in a container hide from our Python.
 
-    Two are covered there by a mount: PRELOAD, the list of preloaded libraries, and SUITE_FOLDER.
-    Each is returned if the image has something there. Raises UserError if a container of the image
-    can't be started safely (`require_start_files`).
+    There are two mounts: over PRELOAD, the list of preloaded libraries, and over SUITE_FOLDER. Each
+    is returned if the image has something there. Raises UserError if a container of the image can't
+    be started safely (`require_start_files`).
     """
     covered = []
     # This container is never started: only its files are read.
     with engine.container(ContainerSpec(image.handle, ["true"])) as container:
-        # Here, and once: all later containers of the image are started.
+        # All later containers of the image are started, so check this now.
         require_start_files(container, image)
 
-        # An empty list is as good as none: what covers it is an empty file, too.
+        # An empty list need not be reported: we mount an empty file over it.
         with suppress(FileNotFoundError):
             if container.get_file(PRELOAD, most=1 << 16).strip():
                 covered.append(PRELOAD)
@@ -193,15 +190,15 @@ def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
 
 
 def require_start_files(container: Container, image: ImageInfo) -> None:
-    """Raise UserError unless each file that the engine reads at a start is a file, or is not there.
+    """Raise UserError if /etc/passwd or /etc/group of an image is something else than a file.
 
-    They are /etc/passwd and /etc/group. With a folder or a pipe in such a place, the engine could
-    not start a container, and would hang. `container`: one of the image, not started.
+    The engine reads them when it starts a container, and would hang if one is a pipe. Either may be
+    missing. `container` is one of the image that was not started.
     """
     for path in _READ_AT_START:
         if not container.has(path):
             continue
-        # One byte is enough to learn whether it is a regular file.
+        # Reading one byte is enough to see whether it is a regular file.
         try:
             container.get_file(path, most=1)
         except FileNotFoundError:
@@ -238,15 +235,14 @@ def run_over_files(
         image.handle,
         [*python_command(SUITE_FOLDER), f"{SUITE_FOLDER}/validate", *arguments],
         volumes=[SUITE_FOLDER],
-        # The loader reads this file whatever the environment says: an empty one hides the image's.
+        # Mount an empty file over the image's list of preloaded libraries.
         binds={"/dev/null": PRELOAD},
         # Debian's init is linked statically. Another one would load the libraries that lie here.
         init=False,
-        # Where NVIDIA's runtime is the default, an image with `all` would get the driver's files,
-        # which have no owner.
+        # Otherwise NVIDIA's runtime may add the driver's files, which are not the image's.
         env={**python_environment(SUITE_FOLDER), "NVIDIA_VISIBLE_DEVICES": "void"},
         user="0",
-        # Some memory is left to the machine, however small that is.
+        # Leave a quarter of the memory to the machine.
         memory=min(8 << 30, engine.facts.memory * 3 // 4),
         processes=512,
         # So that root can read files and folders of any mode and owner (capabilities(7)).
@@ -273,9 +269,9 @@ def require_same_machine(engine: Engine, image: ImageInfo) -> None:
 
 
 def python_command(root: str) -> tuple[str, ...]:
-    """Return the command that starts our Python, isolated from all that lies around it.
+    """Return the command that starts our Python, isolated from the files of the image.
 
-    `root`: the folder of the container where `python_files` lie.
+    `root` is the folder of the container where `python_files` lie.
     """
     return f"{root}/{INTERPRETER}", "-I", "-S", "-X", "utf8"
 
@@ -283,11 +279,10 @@ def python_command(root: str) -> tuple[str, ...]:
 def python_environment(root: str) -> dict[str, str]:
     """Return environment variables with which our Python loads nothing of the image.
 
-    Our Python is a copy of this program's own, in the folder `root` of the image's container. The
-    variables replace the image's own ones of the same names.
+    Our Python is a copy of this program's own, in the folder `root` of the image's container.
     """
-    # Variables of the loader and the C library. Empty is as good as not set: an engine can set a
-    # variable of the image, and not remove it.
+    # Variables of the loader and the C library. An engine can't remove a variable of the image, but
+    # can set it to nothing, which has the same effect.
     emptied = (
         "LD_PRELOAD",
         "LD_AUDIT",
@@ -298,7 +293,7 @@ def python_environment(root: str) -> dict[str, str]:
     )
     return {
         **dict.fromkeys(emptied, ""),
-        # OpenSSL loads what these name: places that have nothing for it.
+        # OpenSSL would load files from here. There are none.
         "OPENSSL_CONF": "/dev/null",
         "OPENSSL_MODULES": root,
         "OPENSSL_ENGINES": root,
@@ -310,26 +305,28 @@ def python_environment(root: str) -> dict[str, str]:
 
 @cache
 def python_files(root: str) -> Mapping[str, bytes | Path]:
-    """Return the Python that runs this program as files to copy into a container.
+    """Return the files of the Python that runs this program, to copy them into a container.
 
-    With it the files of an image can be read without running anything of the image. `root`: the
-    folder in the container. The result maps a path below it to the content, or to a file of this
-    machine: the interpreter, the dynamic loader (ld.so) that starts it, the standard library, and
-    the shared libraries that these need. Raises UserError if this Python can't be copied.
+    With it, an image's files can be read without running anything of the image. There are the
+    interpreter, the dynamic loader (ld.so) that starts it, the standard library, and the shared
+    libraries that these need.
+
+    `root` is the folder in the container. The result is a path below it -> the content, or a file
+    of this machine. Raises UserError if this Python can't be copied.
     """
-    # In a virtual environment, the interpreter that it was made from.
+    # The real interpreter: that of a virtual environment is only a link to it.
     interpreter = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]
     try:
+        # Change the interpreter to start through our loader in the container. `loader` is the one
+        # that it starts through on this machine.
         program, loader = with_loader(interpreter.read_bytes(), f"{root}/{_LOADER}".encode())
         files: dict[str, bytes | Path] = {
             INTERPRETER: program,
             _LOADER: Path(os.path.realpath(loader)),
         }
-        # `program`: the interpreter, changed to start through the loader in the container.
-        # `loader`: the one that it names here.
         modules = standard_library(Path(os.__file__).parent)
         files.update(modules)
-        # Modules that are compiled link libraries, as the interpreter does.
+        # Compiled modules need libraries, as the interpreter does.
         extensions = [path for path in modules.values() if path.suffix == ".so"]
         for name, library in needed_libraries(loader, [interpreter, *extensions]).items():
             files[f"{LIBRARIES}/{name}"] = library
@@ -346,14 +343,13 @@ def python_files(root: str) -> Mapping[str, bytes | Path]:
 def standard_library(folder: Path) -> dict[str, Path]:
     """Return the standard library's files that the suite needs: path in the container -> file here.
 
-    They are Python sources and compiled extensions. `folder`: where the library lies here, such as
-    /usr/lib/python3.11. The paths in the container are relative to the folder of our Python.
-    Bytecode takes the place of a source if it fits. Raises OSError.
+    They are compiled modules and Python sources, or bytecode in place of a source if it fits.
+    `folder` is where the library lies here: /usr/lib/python3.11. Raises OSError.
     """
     files = {}
     for parent, subfolders, names in os.walk(folder):
-        # Prune the walk: os.walk does not enter the folders that are removed from its list.
-        # config-* has what is needed to link programs with Python.
+        # os.walk does not enter folders that are removed from its list. Those named config-* are
+        # only for linking programs with Python.
         subfolders[:] = [
             name
             for name in subfolders
@@ -366,7 +362,7 @@ def standard_library(folder: Path) -> dict[str, Path]:
             path = f"python/lib/{folder.name}/{file.relative_to(folder)}"
             bytecode = fitting_bytecode(file) if name.endswith(".py") else None
             if bytecode:
-                # `os.pyc` right in place of `os.py`, where Python also looks for bytecode.
+                # `os.pyc` in the place of `os.py`: Python looks for bytecode there, too.
                 files[f"{path}c"] = bytecode
             else:
                 files[path] = file
@@ -376,8 +372,8 @@ def standard_library(folder: Path) -> dict[str, Path]:
 def fitting_bytecode(source: Path) -> Path | None:
     """Return the bytecode file of a source; None if there is none that Python would use.
 
-    With bytecode, our Python starts twice as fast: it need not compile the source. Raises OSError
-    if there is no such source, or if one of the two can't be read.
+    With bytecode, our Python starts twice as fast, because it need not compile the source. Raises
+    OSError if the source or its bytecode can't be read.
     """
     bytecode = source.with_name("__pycache__") / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
     facts = source.stat()
@@ -401,11 +397,10 @@ class Relinked(NamedTuple):
 
 
 def with_loader(program: bytes, loader: bytes) -> Relinked:
-    """Return an ELF program changed so that another loader starts it, and the name of the old one.
+    """Change an ELF program so that another loader (ld.so) starts it. Return it and the old loader.
 
-    An ELF program names its loader (ld.so) in the part of type PT_INTERP. `program`: the content of
-    its file. `loader`: the path of the new one. Raises ElfError if the program is for another
-    machine, names no loader, or has too little room for the new name.
+    `program` is the content of its file, `loader` is the path of the new loader. Raises ElfError if
+    the program is for another machine, names no loader, or has too little room for the new path.
     """
     if elf.machine(program) != machine_named(platform.machine()).number:
         raise ElfError(f"the interpreter is not built for {platform.machine()}")
@@ -415,12 +410,13 @@ def with_loader(program: bytes, loader: bytes) -> Relinked:
     (first_header,) = struct.unpack_from("<Q", program, 0x20)
     header_size, header_count = struct.unpack_from("<HH", program, 0x36)
     for index in range(header_count):
-        # A program header describes one part of the file.
+        # A program header describes one part of the file. The part of type PT_INTERP is the path of
+        # the loader.
         header = struct.unpack_from("<IIQQQQ", program, first_header + index * header_size)
         kind, _flags, offset, _address, _physical, room = header
         if kind != _PT_INTERP:
             continue
-        # The name stands in the file at `offset`, has `room` bytes, and ends with a zero byte.
+        # The path begins at `offset`, ends with a zero byte, and has `room` bytes in all.
         if len(loader) >= room:
             needed = len(loader) + 1
             cause = (
@@ -438,20 +434,19 @@ def with_loader(program: bytes, loader: bytes) -> Relinked:
 def needed_libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Path]:
     """Return every shared library that programs load: the name that they ask for -> file here.
 
-    The dynamic loader itself lists them and says where it finds them, without the variables of this
-    process. `loader`: its path. `programs`: the Python interpreter, then the extension modules.
+    loader: path of the dynamic loader, which lists the libraries and their files.
+    programs: the Python interpreter, then the extension modules.
 
-    A library that this machine lacks becomes an empty file: at that the loader stops, instead of
-    taking the image's library and running it. Raises OSError; ElfError if a file names folders to
-    search first (RPATH) that would be the image's.
+    A library that this machine lacks becomes an empty file. The loader stops at that, and does not
+    take the image's library instead. Raises OSError; ElfError if a file names folders to search
+    first (RPATH) that would be the image's.
     """
-    # Until one of them is found below, it counts as a library that this machine lacks.
+    # They count as missing until they are found below.
     libraries: dict[str, bytes | Path] = dict.fromkeys(_OPENED_BY_NAME, b"")
     interpreter = programs[0]
     for program in programs:
-        # The loader lists what a program links, and what is preloaded. Libraries that are opened by
-        # name only while a program runs would be missing, so they are given as preloaded ones. Once
-        # is enough.
+        # The loader lists the libraries that a program is linked with, and preloaded ones. So let
+        # it preload the libraries that Python opens only while it runs. Once is enough.
         environment = {"LD_PRELOAD": " ".join(_OPENED_BY_NAME)} if program is interpreter else {}
         listing = subprocess.run(
             [loader, "--list", str(program)],
@@ -463,7 +458,7 @@ def needed_libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Pat
         ).stdout
         for name in _MISSING_LIBRARY.findall(listing):
             libraries.setdefault(name, b"")
-        # The name is empty in lines that have only a path.
+        # Some lines have only a path. Then the name is empty.
         for name, path in _FOUND_LIBRARY.findall(listing):
             libraries[name or Path(path).name] = Path(os.path.realpath(path))
 
@@ -474,13 +469,13 @@ def needed_libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Pat
 
 
 def require_own_rpath(path: Path) -> None:
-    """Raise ElfError if a program or library names folders to search first that are not its own.
+    """Raise ElfError if a program or library looks for libraries in folders that are not its own.
 
-    These folders are its RPATH: there the dynamic loader looks for libraries. Raises OSError if the
-    file can't be read.
+    The dynamic loader searches these folders, the file's RPATH, before all others. Raises OSError
+    if the file can't be read.
     """
     foreign = []
-    # $ORIGIN is the folder of the file itself. The loader puts it in.
+    # The loader replaces $ORIGIN by the folder of the file itself.
     for folder in elf.read(path).rpath:
         if not folder.startswith(("$ORIGIN", "${ORIGIN}")):
             foreign.append(folder)

@@ -61,19 +61,19 @@ def validate(
     """
     image = engine.inspect(reference)
     steps_above = configuration.steps_above(engine.steps(image.handle))
-    # Before programs of the image run, the admission claims are measured, chosen or not.
+    # Admission claims decide whether programs of the image may run at all. So they are measured
+    # even if the caller did not choose their tier.
     chosen = claims.in_tiers(tiers)
     to_measure = with_admission_claims(chosen)
     host = describe_host(engine, image, to_measure, gpus, steps_above)
-    # What this host can't measure is unproven from the start.
+    # Claims that this host can't measure are unproven from the start.
     evidence = GrowingEvidence(image, with_host_limits(to_measure, host), host, on_record)
 
-    # Read files with our own Python: no process of the image runs.
+    # Read the image's files with our own Python. No program of the image runs.
     claims_left = read_files(engine, image, evidence)
     look_from_host(engine, image, evidence, steps_above)
 
-    # Judge the admission claims by what is measured so far. This is the only judgement within a
-    # measurement.
+    # Judge the admission claims. Everything else is judged later, by the caller.
     evidence_so_far = evidence.for_claims(evidence.claims)
     broken = find_broken(evidence.claims, evidence_so_far)
     if broken and not run_anyway:
@@ -85,19 +85,21 @@ def validate(
     # Admission claims that the caller did not choose are reported only if they do not hold.
     reported_keys = {*(claim.key for claim in chosen.claims), *broken}
     reported = to_measure.where(lambda claim: claim.key in reported_keys)
-    # What `host` lists as not measured by now becomes unproven.
+    # Claims that `host` lists as not measured become unproven.
     return evidence.for_claims(with_host_limits(reported, host))
 
 
 def describe_host(
     engine: Engine, image: ImageInfo, claims: ClaimSet, gpus: Attachment, steps_above: Sequence[str]
 ) -> MeasuredOn:
-    """Return what evidence records about the machine, and about the image as its engine knows it.
+    """Return facts about the engine, its machine and the image, to be stored with the evidence.
 
-    It also holds a new random seed for the probes, the programs that measure. MeasuredOn
-    (validate/evidence.py) explains the keys. `claims`: those that the run is to measure. `gpus`:
-    how containers get GPUs, and which. `steps_above`: the build steps that a user's image has on
-    top of those of our Dockerfile; empty for our own images.
+    There is also a new random seed for all probes (programs that measure) of this run. MeasuredOn
+    explains the keys.
+
+    claims: those that the run is to measure.
+    gpus: how containers get GPUs, and which.
+    steps_above: the build steps that a user's image has on top of ours; empty for our own images.
     """
     facts = engine.facts
     host: MeasuredOn = {
@@ -118,10 +120,10 @@ def describe_host(
         host["gpus"] = inventory["gpus"]
         host["links"] = inventory["links"]
         host["source"] = inventory["source"]
-    # Faults of the driver and the GPUs can be read only if the engine runs on this machine.
+    # Look for faults of the driver and the GPUs. They can be read only if the engine runs here.
     if gpus.attached and facts.local:
         host["faults"] = host_faults.of_machine(host_facts.read(folder=Path(gpus.library_path)))
-    # Both are empty unless the image is for another processor than the engine's.
+    # If the image is for another processor than the engine's machine, say what can't be measured.
     unsupported = unsupported_claims(facts, image, claims)
     if unsupported:
         host["unsupported"] = unsupported
@@ -159,7 +161,8 @@ class GrowingEvidence:
 
     def add(self, record: Record) -> None:
         """Add what a probe measured in one container."""
-        # What is judged now is what evidence.json will hold: lists for tuples, no NaN.
+        # Turn it into what evidence.json will hold (lists for tuples, no NaN), so that the same is
+        # judged now and later.
         json_record = strict_json(asdict(record))
         record = Record.from_json(json_record)
         with self._lock:
@@ -187,11 +190,11 @@ class GrowingEvidence:
 
 
 def merge_records(records: Sequence[Record]) -> tuple[Record, ...]:
-    """Return one record for each probe: what this program measured, and how it ended.
+    """Merge records of the same probe, so that there is one for each.
 
-    A probe that ran in several containers has several records. The merged one has all their
-    measurements and logs, and the sum of their seconds. Its outcome is COMPLETED only if all of
-    them completed.
+    A record says what a program (probe) measured, and how it ended. A probe may have run in several
+    containers. The merged record has all measurements and logs, and the sum of the seconds. It has
+    completed only if all of them have.
     """
     by_probe: dict[str, Record] = {}
     for record in records:
@@ -218,11 +221,11 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
     could not start there, or did not come to its end.
     """
     about_files = evidence.claims.where(lambda claim: checks.settings(claim.probe).reads_files_only)
-    # What is known beforehand to be unproven is measured neither here nor later.
+    # Claims that are known to be unproven are not measured.
     to_measure = about_files.where(lambda claim: not claim.unproven)
     if to_measure.claims:
-        # Files of the image that our mounts hide in the container. They can't be read there, so a
-        # check reports them.
+        # Our mounts in the container hide these files of the image. They can't be read, so a check
+        # reports them.
         covered = own_python.find_covered_files(engine, image)
         own_python.measure_files(
             engine,
@@ -233,7 +236,7 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
             timeout=SUITE_SECONDS,
             on_record=evidence.add,
         )
-    # A probe either reads files only or does not, so all claims of these probes are about files.
+    # All other claims. Those that are about files but unproven are left out, too.
     return evidence.claims.not_measured_by({claim.probe for claim in about_files.claims})
 
 
@@ -247,10 +250,10 @@ def look_from_host(
     empty for our own images. Raises EngineError.
     """
     claims = evidence.claims
-    # An engine may have written a layer in another form than the one that was recorded: the claim
-    # on the origin names the forms that are known.
+    # Engines may store the same files of a layer in different ways. The claim on the origin names
+    # the digests of all ways that are known.
     layer_reading = layers.read_layers(engine, image, origin.known_forms(claims))
-    # Layer -> digest: by these, later runs tell whether they measured the same image.
+    # By these digests, later runs tell whether they measured the same image.
     evidence.host["payload"] = layer_reading.compared
     records = [
         *host_look.measure_image(engine, image, claims),
@@ -264,10 +267,10 @@ def look_from_host(
 def run_containers(
     engine: Engine, image: ImageInfo, claims: ClaimSet, gpus: Attachment, evidence: GrowingEvidence
 ) -> None:
-    """Measure claims by running programs of the image, in as many containers as they need.
+    """Measure claims by running programs of the image, in several containers.
 
-    What is measured is added to `evidence`. An error in one container, or an interrupt, keeps the
-    next ones from starting and is raised.
+    Records are added to `evidence`. If an error occurs in a container, or the user interrupts, no
+    further container is started, and the error is raised.
     """
     home = image.env.get("HOME", "")
     is_derived = bool(evidence.host["steps_above"])  # a user's image, built on one of ours
@@ -299,10 +302,10 @@ def run_containers(
             engine.cancel()
             raise
     for container in containers:
-        # Raises what the container's thread raised.
+        # This raises the error of the container's thread, if there was one.
         container.result()
 
-    # Those with GPUs run one after another: each uses all GPUs.
+    # Containers with GPUs run one after another, because each uses all GPUs.
     for plan in plans:
         if plan.gpus.attached:
             measure(plan)
@@ -316,10 +319,10 @@ def containers_at_once(machine: EngineFacts) -> int:
 
 
 def unsupported_claims(facts: EngineFacts, image: ImageInfo, claims: ClaimSet) -> dict[str, str]:
-    """Return which of `claims` the engine's machine can't measure: name of the claim -> reason.
+    """Return the claims that the engine's machine can't measure: name of the claim -> reason.
 
-    There are none unless the image is for another processor than the machine's (`facts`). Then no
-    program of the image runs, so these are all claims that need one.
+    If the image is for another processor than the machine's (`facts`), no program of it runs there.
+    Then these are all claims for which a program must run. Otherwise there are none.
     """
     reason = reason_other_processor(facts, image)
     if not reason:
@@ -344,11 +347,10 @@ def reason_other_processor(facts: EngineFacts, image: ImageInfo) -> str:
 
 
 def with_host_limits(claims: ClaimSet, host: Mapping[str, Any]) -> ClaimSet:
-    """Return claims as they can be judged by evidence of a host.
+    """Return these claims, and mark as unproven those that a host could not measure.
 
-    `host`: facts of the machine, in evidence. Its `unsupported` has claims that could not be
-    measured there: key -> reason. They become unproven for that reason, so that they are never
-    reported as passed. A claim that is unproven already keeps its own reason.
+    `host` has facts about the machine. Its `unsupported` has the claims that could not be measured
+    there: key -> reason. A claim that is unproven already keeps its own reason.
     """
     reasons = host.get("unsupported") or {}
     limited = []

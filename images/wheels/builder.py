@@ -320,16 +320,15 @@ def _wheel_claims(image: Image, recipe: Recipe, content: bytes, facts: Facts) ->
     new_pin = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
     builder_image = replace(image, pins=(*pins_of_torch_layer(image), new_pin), prebuilt=())
 
-    # Of all claims about such an image, only those that the wheel can break are judged.
+    # Judge only claims that the wheel can break.
     checked = {*_CLAIMS_OF_WHEELS, ("pins", recipe.distribution)}
     claims = []
     for claim in image_claims(ClaimContext(image=builder_image, facts=facts)).claims:
         if (claim.check, claim.subject) in checked:
             claims.append(claim)
 
-    # Each kernel in its libraries must have machine code for each architecture. Which libraries
-    # have kernels is not known: so none is among `files`, which must have some, and all are among
-    # `also`, which may have some.
+    # Each kernel in its libraries must have machine code for each architecture. It is not known
+    # which libraries have kernels, so all are named as those that may have some (`also`).
     if recipe.archs:
         required_code = machine_code([Arch.parse(arch) for arch in recipe.archs])
         code_claim = kernel_code_claim(
@@ -379,7 +378,7 @@ def builder_context(
         files["locks/debian.txt"] = base.packages
     files |= host
 
-    # What the steps of compiling read: our programs, the patch, which the recipe names by its hash,
+    # The files that compiling needs: our programs, the patch, which the recipe names by its hash,
     # the variables, and the source archive with its hash.
     for path in FOLDER.iterdir():
         if path.suffix in (".sh", ".py"):
@@ -425,7 +424,7 @@ def _compile_variables(recipe: Recipe) -> dict[str, str]:
     # For host.sh, which stands in for gcc: the processors that host code is compiled for.
     if recipe.cpu:
         variables["TRUETAG_CPU"] = recipe.cpu
-    # Last, so that a recipe may set any of these otherwise.
+    # A recipe may replace any of these.
     variables.update(recipe.environment)
     return variables
 

@@ -66,23 +66,25 @@ def gather(
     official: Obtain,
     compiled: FindWheel = lambda _image, _pin: None,
 ) -> Gathered:
-    """Find a wheel for each pin (package at one version) of an image that its lock does not hold.
+    """Find a wheel for each pinned package of an image that is on no index, and so not in its lock.
 
-    The result has the wheels, and why the image goes without others. The first of these that has
-    one is used: the folder `wheelhouse` of the user, `compiled` (the wheels compiled here),
-    `official` (downloads of the publisher's wheels). If the wheelhouse holds the locked installer
-    (uv), it is added, so that a build needs no index.
+    The result has the wheels, and reasons why the image goes without others. A wheel is looked for
+    in three places, in this order:
 
-    Raises UserError if the wheelhouse does not exist or holds two wheels that fit one pin, if an
-    official wheel differs from its hash, or if there is no wheel for a pin that is not optional.
+    wheelhouse: a folder of the user. If it has the locked installer (uv), that is added, too.
+    compiled: the wheels that were compiled here.
+    official: downloads the publisher's wheel.
+
+    Raises UserError if the wheelhouse does not exist or has two wheels that fit one pin, if an
+    official wheel has another hash, or if there is no wheel for a pin that is not optional.
     """
     wheelhouse_wheels = _wheels_in(wheelhouse)
     wheels: list[Path] = []
-    # What the image goes without -> why.
+    # Package, or its extensions, that the image goes without -> why.
     reasons: dict[str, _Reason] = {}
     problems: list[Problem] = []
     for pin in image.pins:
-        # The lock has this package as pure Python. A wheel with its extensions replaces that.
+        # The lock has this package as pure Python. A wheel with compiled extensions is better.
         if pin.extensions:
             extended_wheel = _extended_wheel(pin, image, wheelhouse_wheels, compiled)
             if extended_wheel:
@@ -145,10 +147,8 @@ def _compile_command(pin: Pin, image: Image) -> str:
 def _extended_wheel(
     pin: Pin, image: Image, wheelhouse_wheels: Sequence[Path], compiled: FindWheel
 ) -> Path | None:
-    """Return the wheel of a package with its compiled extensions; None if nobody compiled it.
-
-    A wheel of pure Python in the wheelhouse is not considered: that one is in the lock.
-    """
+    """Return the wheel of a package with its compiled extensions; None if nobody compiled it."""
+    # Ignore wheels of pure Python: the lock has one already.
     candidates = [path for path in wheelhouse_wheels if has_extensions(path.name)]
     return _in_wheelhouse(pin, image, candidates) or compiled(image, pin)
 
@@ -179,12 +179,10 @@ def _search_wheel(
     official: Obtain,
     compiled: FindWheel,
 ) -> _Search:
-    """Look for the wheel of a pin that no lock holds.
+    """Look for the wheel of a pin: the user's, else one compiled here, else the official one.
 
-    It is the first of these that there is: the user's, one that was compiled here, the official
-    one, which `official` downloads. The result has the wheel (None: there is none) and, if its
-    download failed, the reason. Raises UserError if a file has the name of the official wheel, but
-    not its hash.
+    `official` downloads that. The result has the wheel, or None; and if a download failed, why.
+    Raises UserError if a file has the name of the official wheel, but not its hash.
     """
     official_wheel = image.official_wheel(pin.name)
     own_wheel = _in_wheelhouse(pin, image, wheelhouse_wheels)
@@ -209,11 +207,9 @@ def _search_wheel(
 
 
 def _why_missing(pin: Pin, image: Image, download_problem: Problem | None) -> _Reason:
-    """Return why an image goes without the wheel of an optional pin.
+    """Return why an image goes without the wheel of an optional pin, and what the user can do.
 
-    The reason has two texts: one that is published with the image, and one for this machine, with
-    what to do. `download_problem` is why its official wheel could not be downloaded; None if it has
-    none.
+    `download_problem` says why its official wheel could not be downloaded; None if it has none.
     """
     if download_problem:
         return _Reason(
@@ -231,12 +227,10 @@ def _why_missing(pin: Pin, image: Image, download_problem: Problem | None) -> _R
 
 
 def locked_wheels(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Path]:
-    """Return file name -> path of locked packages' wheels in a folder, for a build without a
-    network.
+    """Find the wheels of all locked packages in the user's folder, for a build without a network.
 
-    `wheelhouse` is the user's folder; without one (None), no wheel is found. Wheels are recognised
-    by their sha256, whatever their names. Raises UserError that lists every package without a wheel
-    there.
+    Returns file name -> path. Wheels are recognised by their sha256, whatever their names. Raises
+    UserError that lists every package without a wheel there: all of them if there is no folder.
     """
     path_by_digest = {sha256_of_file(path): path for path in _wheels_in(wheelhouse)}
     wheels: dict[str, Path] = {}
@@ -261,10 +255,10 @@ def locked_wheels(packages: Iterable[Package], wheelhouse: Path | None) -> dict[
 
 
 def fits(filename: str, pin: Pin, image: Image) -> bool:
-    """Return whether a wheel of this name is of a pin's package and version, and suits an image.
+    """Return whether the name of a wheel fits a pin (package and version) and an image.
 
-    Its tags must suit the image's Python, glibc and processor. If its local version names the torch
-    that it was compiled for, that must be the image's. False for a name that is no wheel's.
+    Its tags must fit the image's Python, glibc and processor. If the name says for which torch it
+    was compiled, that must be the image's. False for a name that is not a wheel's.
     """
     try:
         name, version, _, tags = parse_wheel_filename(filename)

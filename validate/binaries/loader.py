@@ -98,10 +98,12 @@ _OLD_MAGIC, _OLD_HEADER_BYTES, _OLD_ENTRY_BYTES = b"ld.so-1.7.0", 16, 12
 
 
 def read_cache(data: bytes, machine: Machine = X86_64) -> dict[str, list[str]]:
-    """Return library name -> paths from the bytes of an ld.so.cache, in its order, for one machine.
+    """Read an ld.so.cache, and return name of a library -> its paths, in the order of the cache.
 
-    Raises ElfError if the cache is damaged or has only the format from before glibc 2.32. Layout:
-    glibc, sysdeps/generic/dl-cache.h (struct cache_file_new).
+    `data` is the content of the file. Libraries for other machines than `machine` are left out.
+    Raises ElfError if the cache is damaged or has only the format from before glibc 2.32.
+
+    Layout: glibc, sysdeps/generic/dl-cache.h (struct cache_file_new).
     """
     start = _start_of_new_cache(data)
     if not data.startswith(_CACHE_MAGIC, start) or len(data) < start + _CACHE_HEADER_BYTES:
@@ -123,10 +125,10 @@ def read_cache(data: bytes, machine: Machine = X86_64) -> dict[str, list[str]]:
 
 
 def _start_of_new_cache(data: bytes) -> int:
-    """Return the offset at which the loader looks for the new format in an ld.so.cache.
+    """Return the offset at which the table of the new format begins in an ld.so.cache.
 
-    A file may begin with a table of the old format. The loader looks for the new one only directly
-    behind it, at a multiple of eight bytes (glibc, elf/dl-cache.c).
+    The file may begin with a table of the old format. Then the new one follows at the next multiple
+    of eight bytes (glibc, elf/dl-cache.c).
     """
     if not data.startswith(_OLD_MAGIC) or len(data) < _OLD_HEADER_BYTES:
         return 0
@@ -270,8 +272,8 @@ class Process:
         order in which symbols are looked up), and the libraries that were not found.
         """
         missing: list[Missing] = []
-        # Each file with those through which it came to be needed, the first of them first. The loop
-        # appends to this list, and so also visits what it appends.
+        # Files to load, each with the chain of files that led to it: `path` comes first. The loop
+        # also visits what it appends.
         queue: list[tuple[str, tuple[str, ...]]] = [(path, ())]
         # From now on, a file that needs a library of this name gets this one.
         self._remember(os.path.basename(path), path)  # noqa: PTH119
@@ -291,12 +293,12 @@ class Process:
         return [path for path, _ in queue], missing
 
     def resolve(self, name: str, needed_by: str, ancestors: Sequence[str] = ()) -> str | None:
-        """Return the path of the library that a file gets for a DT_NEEDED name; None if none.
+        """Return the path of the library that a file gets under a name; None if there is none.
 
-        DT_NEEDED are the names of the libraries that a file asks for. `needed_by`: that file.
-        `ancestors`: the files through which it came to be loaded, the first of them first. A
-        library that the process has loaded under this name is taken, wherever it lies.
+        needed_by: the file that asks.
+        ancestors: the chain of files that led to that file being loaded.
         """
+        # A library that is loaded already under this name is taken, wherever it lies.
         if name in self.loaded:
             return self.loaded[name]
         # A name with a slash is a path already.
@@ -309,15 +311,16 @@ class Process:
     def _candidates(self, name: str, needed_by: str, ancestors: Sequence[str]) -> Iterator[str]:
         """Yield each path at which the loader looks for a library of this name, in its order.
 
-        The paths need not exist. `needed_by` is the file that needs the library. `ancestors` are
-        the files through which that file came to be loaded, the first of them first. A file may
-        bring folders to search: its DT_RPATH or, in newer files, its DT_RUNPATH.
+        The paths need not exist. A file may name folders to search: DT_RUNPATH or, in older files,
+        DT_RPATH.
+
+        needed_by: the file that needs the library.
+        ancestors: the chain of files that led to that file being loaded.
         """
         needing_file = self._files.get(needed_by)
         runpath = needing_file.runpath if needing_file else ()
-        # Without a DT_RUNPATH of the file itself, its DT_RPATH counts, and then those of the files
-        # through which it was loaded, the nearest first. The DT_RPATH of a file that has a
-        # DT_RUNPATH, too, is ignored.
+        # DT_RPATH counts only if the file has no DT_RUNPATH. Then those of the chain count, too,
+        # the nearest file first.
         if not runpath:
             for path in (needed_by, *reversed(ancestors)):
                 file = self._files.get(path)
@@ -327,9 +330,9 @@ class Process:
         yield from self._search.everywhere(name, from_runpath)
 
     def _expand(self, folders: Iterable[str], path: str, name: str) -> Iterator[str]:
-        """Yield where a library would be by `folders`, the DT_RPATH or DT_RUNPATH of a file.
+        """Yield the path of a library in each of the folders that a file names to search.
 
-        `path`: that file, for whose folder `$ORIGIN` stands. `name`: the library.
+        In these, `$ORIGIN` stands for the folder of the file, which is `path`.
         """
         origin = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
         for folder in folders:
@@ -359,10 +362,11 @@ class Binary:
 
 
 def find_binaries(locations: Sequence[str], owned_files: Iterable[str]) -> Iterator[str]:
-    """Yield the paths of libraries and programs of Python packages, by their names.
+    """Yield the paths of libraries and programs of Python packages, as far as their names show it.
 
-    locations: sys.path's folders of packages, in which all files are looked at. owned_files: paths
-    that RECORDs list; of those elsewhere, the files in a folder `bin` count.
+    locations: the folders of sys.path that hold packages. All files below them are looked at.
+    owned_files: all files that packages list. Those outside of the locations are looked at, too, if
+        they lie in a folder `bin`.
     """
     yield from find_binaries_under(locations)
     prefixes = tuple(f"{location}/" for location in locations)
@@ -384,20 +388,15 @@ def find_binaries_under(folders: Iterable[str]) -> Iterator[str]:
 def read_binaries(
     paths: Iterable[str], owners: Mapping[str, tuple[str, ...]], files: Files
 ) -> tuple[list[Binary], list[dict[str, Any]]]:
-    """Read the ELF files among these paths.
+    """Read the libraries and programs (ELF files) among these paths.
 
-    `owners`: path -> names of the distributions that list the file.
+    Returns those that the loader can load, and rows about those that it can't:
 
-    Returns the libraries and programs that the loader can load, and rows about the files that it
-    can't read:
+    - `{path, error}` for a damaged or unreadable file. These come first;
+    - `{path, error, owners}` for a file for another machine. _add_replacements adds a key.
 
-    - {path, error} of a damaged or unreadable file. They come first;
-    - {path, error, owners} of a file for another machine, with one more key where its distributions
-      bring something that this machine can load: `alternative`, a library of the same name, which
-      is then loaded in its place, or else `beside`, any other file.
-
-    Files that are no ELF files are left out, unless their name says that they are libraries. What
-    is read is also put into `files`.
+    owners: path -> the names of the distributions that list the file.
+    files: gets what was read of each file.
     """
     libraries: list[Binary] = []
     damaged: list[dict[str, Any]] = []
@@ -432,15 +431,15 @@ def read_binaries(
 
 
 def _add_replacements(for_other_machines: list[dict[str, Any]], libraries: list[Binary]) -> None:
-    """Note in each row what the distributions of a file for another machine have for this one.
+    """Add to each row about a file for another machine what its package has for this machine.
 
-    The row gets `alternative`, the path of a library of the same name, or else `beside`, the path
-    of any library. It gets neither if the distributions have nothing for this machine.
+    The key is `alternative` for a library of the same name, and `beside` for any other library.
+    There is neither if the package has nothing for this machine.
 
-    `for_other_machines`: rows as read_binaries returns them; they are changed. `libraries`: those
-    that this machine can load.
+    for_other_machines: rows as read_binaries returns them. They are changed in place.
+    libraries: those that this machine can load.
     """
-    # One library is enough for a row: of several, the last one is named.
+    # If a package has several libraries, the last one is named.
     path_by_owner_and_name: dict[tuple[str, str], str] = {}
     path_by_owner: dict[str, str] = {}
     for library in libraries:
@@ -460,10 +459,10 @@ def _add_replacements(for_other_machines: list[dict[str, Any]], libraries: list[
 
 
 def _should_be_elf(path: str) -> bool:
-    """Return whether a file is an ELF file by its first bytes, or should be one by its name.
+    """Return whether a file is an ELF file (by its first bytes) or should be one (by its name).
 
-    Linker scripts are left out: they are text, named `.so`, and only compilers read them. A file
-    that can't be read counts as one, so that it is reported.
+    Some files are named `.so` although they are text: linker scripts, which only compilers read. A
+    file that can't be read counts as an ELF file, so that it is reported.
     """
     if Path(path).is_fifo():  # reading it would wait for ever
         return False
@@ -496,12 +495,12 @@ _PRELOADED = ("libnvrtc", "libnvJitLink")
 def load_torch(
     process: Process, locations: Sequence[str], libraries: Sequence[Binary]
 ) -> list[Missing]:
-    """Load into a process what `import torch` loads, in its order.
+    """Load the libraries that `import torch` loads, in the same order.
 
     Returns the libraries that were not found. Nothing is loaded if torch is not installed.
 
-    `locations`: the folders of sys.path with packages, of which the first with torch counts;
-    `libraries`: those of all packages.
+    locations: the folders of packages on sys.path. The first one that has torch counts.
+    libraries: those of all packages.
     """
     folders = [Path(location, "torch", "lib") for location in locations]
     existing_folders = [folder for folder in folders if folder.is_dir()]

@@ -83,10 +83,10 @@ class _PackageFolder(NamedTuple):
 def find_environments(
     package_folders: Iterable[str], environ: Mapping[str, str]
 ) -> list[Environment]:
-    """Return the environments to which folders of packages in an image belong.
+    """Return the Python environments of an image, given its folders of packages.
 
-    Those on PATH come first, in its order. `environ`: the variables of the image. A folder without
-    an interpreter gives none.
+    Those on PATH come first, in its order. `environ` are the variables of the image. A folder whose
+    interpreter is not there is left out.
     """
     folders = []
     for path in sorted(package_folders):
@@ -94,8 +94,8 @@ def find_environments(
         if folder:
             folders.append(folder)
 
-    # Prefix and version -> the environment. An interpreter may import from several of the folders,
-    # and is found through each of them.
+    # Prefix and version of an interpreter -> its environment. It may import from several of the
+    # folders, and is found through each of them.
     environments: dict[tuple[str, str], Environment] = {}
     for folder in folders:
         for python, version in _interpreters(folder):
@@ -135,11 +135,10 @@ def _parse_package_folder(path: str) -> _PackageFolder | None:
 def _interpreters(folder: _PackageFolder) -> Iterator[tuple[str, str]]:
     """Yield path and version of each interpreter that imports from a folder of packages.
 
-    A folder of one version has at most one. A folder that all versions share (its version is empty)
-    has one for each.
+    There is at most one, except for a folder that all versions share (its version is empty).
     """
     if folder.version:
-        # Several of these may be names of one interpreter: the first that exists stands for it.
+        # These are different names of the same interpreter. Take the first that exists.
         for name in (f"python{folder.version}", "python3", "python"):
             path = f"{folder.prefix}/bin/{name}"
             if os.path.isfile(path):  # noqa: PTH113
@@ -148,7 +147,7 @@ def _interpreters(folder: _PackageFolder) -> Iterator[tuple[str, str]]:
         return
 
     for program in sorted(Path(folder.prefix, "bin").glob("python3.*")):
-        # Not `python3.11-config`.
+        # The pattern does not match other programs, such as `python3.11-config`.
         match = _PROGRAM_VERSION.fullmatch(program.name)
         if match and program.is_file():
             yield str(program), match[1]
@@ -199,11 +198,14 @@ def _search_path(
 ) -> tuple[str, ...]:
     """Return sys.path of an interpreter, in the order in which Python makes it.
 
-    `venv_settings` are those of pyvenv.cfg; empty: it is no virtual environment. `package_folders`
-    are those of its own prefix; `environ` are the variables of the image.
+    prefix: the folder above its `bin`: /opt/venv.
+    version: `3.11`.
+    venv_settings: those of pyvenv.cfg; empty if it is not a virtual environment.
+    package_folders: those below its own prefix.
+    environ: the variables of the image.
     """
     # A virtual environment has the standard library of the Python that it was made with. `home` is
-    # the folder of that Python's program: /usr/bin.
+    # the folder of that Python's program, such as /usr/bin.
     base = prefix
     if "home" in venv_settings:
         base = str(Path(venv_settings["home"]).parent)
@@ -214,7 +216,7 @@ def _search_path(
     # A virtual environment does not look into the folder of `pip install --user`.
     if not venv_settings:
         user_folder = _user_folder(environ, version)
-        # In a home that this user may not enter (HOME=/root), Path.is_dir would raise.
+        # Path.is_dir would raise in a home that this user may not enter (HOME=/root).
         is_there = os.path.isdir(user_folder)  # noqa: PTH112
         if is_there and user_folder not in folders:
             folders.insert(0, user_folder)
@@ -231,10 +233,10 @@ def _search_path(
 def _in_debians_order(package_folders: Sequence[str], prefix: str) -> list[str]:
     """Return folders of packages in the order of Debian's Python: /usr/local before /usr."""
 
-    # False sorts before True: /usr/local comes first, then what is below `prefix`.
     def place(folder: str) -> tuple[bool, bool, str]:
         is_local = folder.startswith("/usr/local/")
         is_below_prefix = folder.startswith(f"{prefix}/lib")
+        # False sorts before True.
         return not is_local, not is_below_prefix, folder
 
     return sorted(package_folders, key=place)
@@ -296,13 +298,13 @@ def _folders_of_pth_line(line: str, package_folder: str) -> Iterator[str]:
 
     `line` has no blanks around it. `package_folder` is the folder that has the file.
     """
-    # Our own line, `import site; site.addsitedir('FOLDER')`, adds a folder of packages, whose .pth
-    # files count, too.
+    # A line of ours, `import site; site.addsitedir('FOLDER')`, adds a whole folder of packages,
+    # with its own .pth files.
     added_by_us = _ADDED_FOLDER.fullmatch(line)
     if added_by_us:
         yield from _with_folders_of_pth_files([added_by_us["folder"]])
         return
-    # Any other line that begins with `import` names no folder: site.py executes it.
+    # Other lines that begin with `import` are code, which site.py executes.
     if not line or line.startswith(("#", "import ", "import\t")):
         return
     # A relative path begins at the folder that has the file.
@@ -325,16 +327,14 @@ def _startup_modules(path: Sequence[str]) -> Iterator[tuple[str, str]]:
 def in_order_of_path(
     environments: Iterable[Environment], folders: Iterable[str]
 ) -> list[Environment]:
-    """Return these environments in the order in which folders, such as those on PATH, hold them.
+    """Sort Python environments by the place of their `bin` among these folders, such as PATH.
 
-    An environment is a Python with the packages that it finds. Those whose programs are in none of
-    the folders come last; those that tie keep their order.
+    Environments whose `bin` is none of the folders come last. Otherwise the order stays.
     """
     real_folders = [os.path.realpath(folder) for folder in folders if folder]
 
     def place(environment: Environment) -> int:
-        # Their folders are compared, and not their interpreters: that of a virtual environment is
-        # a link to its base's, so both would be the same file.
+        # Compare folders: the interpreter of a virtual environment is a link to another one.
         programs = os.path.realpath(f"{environment.prefix}/bin")
         return real_folders.index(programs) if programs in real_folders else len(real_folders)
 
@@ -342,7 +342,7 @@ def in_order_of_path(
 
 
 def package_folders(top: str = "/") -> Iterator[str]:
-    """Yield the folders of packages below a folder of the image, none that is inside another."""
+    """Yield the folders of packages below a folder of the image, without those inside another."""
     for folder, subfolders, _ in os.walk(top):
         to_enter = []
         for name in subfolders:
@@ -350,17 +350,16 @@ def package_folders(top: str = "/") -> Iterator[str]:
                 yield os.path.join(folder, name)  # noqa: PTH118
             elif folder != "/" or f"/{name}" not in NEVER:
                 to_enter.append(name)
-        # os.walk enters only what stays in its list.
+        # os.walk enters only folders that are in this list.
         subfolders[:] = to_enter
 
 
 def with_start_from_files(user: UserEnvironment) -> UserEnvironment:
-    """Return a user's environment with its Python, and how that would start, by the image's files.
+    """Find the Python that a user would start, and return the user's environment with it.
 
-    `user.python` is a path, and may be empty. The result has the Python of the environment in whose
-    folder that path lies, or else the first on PATH that has packages. A program named python that
-    has none is passed over: the check `lookup` reports it. Raises LookupError if there is no Python
-    with packages.
+    It is the one in the folder of `user.python`, if that is set, or else the first on PATH that has
+    packages. The result also says how this Python would start, by the image's files. Raises
+    LookupError if there is no Python with packages.
     """
     own_folder = os.path.dirname(user.python)  # noqa: PTH120
     folders = [own_folder, *user.environ.get("PATH", "").split(":")]
@@ -405,10 +404,10 @@ def is_elf(path: str) -> bool:
 
 
 def installed_packages(environment: Environment) -> list[InstalledPackage]:
-    """Return the distributions on an environment's sys.path, in its order.
+    """Return the packages that an environment can import, in the order of its sys.path.
 
-    `installer` is the program that installed one, by the file INSTALLER in its metadata; empty if
-    it does not say.
+    For example `{"name": "numpy", "version": "2.2.6", "installer": "uv", ...}`. The installer is
+    empty if the package's metadata does not name it.
     """
     packages: list[InstalledPackage] = []
     for distribution in installed.distributions(environment.path):

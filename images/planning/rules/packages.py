@@ -27,10 +27,10 @@ Companion = XformersFacts | TorchaoFacts | BitsandbytesFacts
 def check_companions(candidate: Candidate) -> Iterator[Finding]:
     """Refuse Triton, xformers, torchao or bitsandbytes that do not fit this torch, CUDA and Python.
 
-    The last three ("companions" of torch) have CUDA code of their own. A release that facts.yaml
-    does not know is left to warn_about_unknown_packages.
+    The last three ("companions" of torch) have CUDA code of their own. Releases that facts.yaml
+    does not know are left to warn_about_unknown_packages.
     """
-    # torch says which Triton it needs, and not the other way round.
+    # Which Triton fits is a fact about torch.
     triton = candidate.pins.get("triton")
     if triton and not within(triton, candidate.torch_facts.triton):
         needed = candidate.torch_facts.triton
@@ -112,24 +112,25 @@ def _fits(candidate: Candidate, release: Companion) -> bool:
 
 
 def _runs_beside(release: Companion, wheel_cuda: Minor) -> bool:
-    """Return whether a release needs no CUDA runtime of another major than torch's wheel brings.
+    """Return whether a release works with the CUDA runtime that torch's wheel brings.
 
-    True for bitsandbytes: it has a library for each CUDA, which is looked at separately.
+    It does if it needs the same CUDA major. bitsandbytes has a library for each CUDA, which is
+    looked at elsewhere: True.
     """
     if isinstance(release, XformersFacts):
         return Minor.parse(release.cuda).major == wheel_cuda.major
     if isinstance(release, TorchaoFacts):
-        # None: it has no library that needs CUDA.
+        # `cuda_major` is None for a release without CUDA code.
         return release.cuda_major in (None, wheel_cuda.major)
     return True
 
 
 def explain_unfit_companions(candidate: Candidate) -> dict[str, str]:
-    """Return why neither the image nor its users get xformers, torchao or bitsandbytes.
+    """Return which of xformers, torchao and bitsandbytes can't work in an image: package -> why.
 
-    The kernels of these packages ("companions" of torch) are compiled for one torch or CUDA. The
-    result maps a package to a sentence. It has those that the image does not pin, and of which no
-    release in facts.yaml fits the image's torch and CUDA.
+    These packages ("companions" of torch) are compiled for one torch or CUDA. A package is in the
+    result if the image does not pin it, and no release that facts.yaml knows fits. Then users must
+    not add it either.
     """
     reasons = {}
     for package, releases in candidate.facts.companions.items():
@@ -137,8 +138,7 @@ def explain_unfit_companions(candidate: Candidate) -> dict[str, str]:
             continue
         if any(_fits(candidate, release) for release in releases.values()):
             continue
-        # Frameworks import such a package wherever it is installed. One whose kernels are for
-        # another torch would break them.
+        # Frameworks import such a package if it is installed, and would fail.
         oldest, newest = min(releases, key=Version), max(releases, key=Version)
         reasons[package] = (
             f"no release from {oldest} to {newest} is made for torch {candidate.torch} with "
@@ -150,10 +150,9 @@ def explain_unfit_companions(candidate: Candidate) -> dict[str, str]:
 def _say_which_release_fits(
     candidate: Candidate, package: str, releases: Mapping[str, Companion]
 ) -> str:
-    """Return what to do about a release that does not fit, as the end of a sentence.
+    """Return the advice to pin the newest release that fits the image, or to leave the package out.
 
-    That is to pin the newest release that fits this image, or to leave the package out. `releases`
-    has every known release of the package, by version.
+    It is the end of a sentence. `releases` has every known release of the package, by version.
     """
     fitting = [version for version, release in releases.items() if _fits(candidate, release)]
     if fitting:
@@ -180,8 +179,7 @@ def check_xformers_archs(candidate: Candidate) -> Iterator[Finding]:
         fit = release.covers(arch)
         if fit == "no":
             without_kernels.append(arch)
-        # xformers may refuse a GPU whether or not it has kernels for it. Then there is no warning
-        # about PTX, which is not used there.
+        # xformers may refuse a GPU that it has code for. Then its PTX is not used there.
         if release.refuses(arch):
             refused.append(arch)
         elif fit == "ptx":
@@ -235,7 +233,7 @@ def warn_about_unknown_packages(candidate: Candidate) -> Iterator[Finding]:
 
 
 def _is_known(candidate: Candidate, name: str, version: str) -> bool:
-    """Return whether a table has this release, or has its package as one that needs no row."""
+    """Return whether truetag knows this release, or needs to know nothing about its package."""
     if name in ("torch", "triton") or name in expectations.WITHOUT_CODE_FOR_GPUS:
         return True
     return version in candidate.facts.releases_of(name)
@@ -302,9 +300,9 @@ def check_conflicts(candidate: Candidate) -> Iterator[Finding]:
 
 
 def check_undeclared_requirements(candidate: Candidate) -> Iterator[Finding]:
-    """Refuse a package that imports one which it does not require and the matrix does not pin.
+    """Refuse a package that imports another one without requiring it, unless the matrix pins that.
 
-    A newer Python may bring it, or another package may require it. A pin is right there, too.
+    A newer Python may bring it, or another package may require it. Pinning it does no harm then.
     """
     for row in candidate.facts.undeclared:
         version = candidate.pins.get(row.package)
@@ -317,10 +315,10 @@ def check_undeclared_requirements(candidate: Candidate) -> Iterator[Finding]:
 
 
 def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
-    """Warn about each requirement of a package that the matrix sets aside, with its reason.
+    """Warn about each requirement of a package that the matrix ignores, with its reason.
 
-    A distribution that the image's profile waives is left out, or is in the image in another
-    version than packages require. An override is an exact requirement that is installed whatever
+    There are two ways to ignore one. If the profile *waives* a package, the image lacks it, or has
+    another version than required. An *override* is one exact version that is installed, whatever
     packages require.
     """
     for name, reason in candidate.profile.waived.items():
@@ -381,18 +379,17 @@ def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
 def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str, ...]:
     """Return why a package can't be in an image at this version; empty if it can.
 
-    Reasons are that facts.yaml does not know it, that it contradicts the image (its torch, CUDA,
-    Python or other packages), and that there is neither a wheel nor a way to compile one. The image
-    need not pin the package yet: so one can ask before it is added.
+    Reasons are that facts.yaml does not know it, that it does not fit the image's torch, CUDA,
+    Python or other packages, and that there is neither a wheel nor a way to compile one. The image
+    need not pin the package, so this can be asked before it is added.
     """
     row = candidate.facts.packages.get(name, {}).get(version)
     if row is None:
         return (f"images/data/facts.yaml has no row for {name} {version}",)
 
     reasons = list(_contradictions(candidate, name, version, row))
-    # A package without a wheel must be one that can be compiled. Only optional packages that are
-    # pinned already need not be: the image may lack them. `cuda-source`: indexes have only source
-    # that nvcc must compile.
+    # There must be a wheel, or a way to compile one: a `cuda-source` package is published as source
+    # that nvcc must compile. Optional packages are an exception, because the image may lack them.
     has_wheel = row.form != "cuda-source" or candidate.find_official_wheel(name, version)
     may_be_lacking = name in candidate.optional and name in candidate.pins
     if not has_wheel and not may_be_lacking:
@@ -449,22 +446,21 @@ def _requirements_that_hold(lines: tuple[str, ...], python: Minor) -> tuple[Requ
 def _contradictions(
     candidate: Candidate, name: str, version: str, row: PackageFacts
 ) -> Iterator[str]:
-    """Yield a sentence for each thing that a package needs and the image has in another version.
+    """Yield a sentence for each requirement of a package that the image does not fulfil.
 
-    That is other packages, torch, CUDA or Python. `row` is what facts.yaml knows of this version of
-    the package. The sentences say whether the profile (packages for a framework) or the stack (the
-    pins for one torch) has the other version.
+    A package may require versions of other packages, of torch, CUDA or Python. `row` is what
+    facts.yaml knows of this version. If the image pins another version, the sentence says where: in
+    the profile (packages for a framework) or in the stack (the pins for one torch).
     """
     package = f"{name} {version}"
     pins, profile, python = candidate.pins, candidate.profile, candidate.base.python
 
-    # What its metadata requires of packages that the image pins. `required` is the name of such a
-    # package.
+    # First, the requirements in its metadata.
     for required, requirement in requirements_here(row, python):
-        # Nothing is pinned that could contradict, or the matrix sets this requirement aside.
+        # The image does not pin this package, or the matrix ignores the requirement on purpose.
         if required not in pins or required in profile.waived:
             continue
-        # A pin may be a prerelease, which ranges leave out by default.
+        # Ranges leave out prereleases by default, but a pin may be one.
         if requirement.specifier.contains(pins[required], prereleases=True):
             continue
         if required in profile.pins or required in profile.optional:
@@ -476,7 +472,7 @@ def _contradictions(
             f"but {owner} pins {required} {pins[required]}"
         )
 
-    # What its metadata does not say: the torch and the CUDA that its binaries are made for.
+    # Then the torch, CUDA and Python that its compiled code is for. Metadata does not say that.
     if row.torch and not within(candidate.torch, row.torch):
         yield (
             f"{package} is compiled against torch {row.torch}, "
@@ -504,10 +500,10 @@ class _Demand(NamedTuple):
 def _clashes(candidate: Candidate) -> Iterator[str]:
     """Yield each pair of packages that require different versions of a third, unpinned package.
 
-    Only requirements of one exact version (`==1.0`) are compared with the others: what ranges have
-    in common is left to uv.
+    Only pairs are found in which one requires an exact version (`==1.0`). Whether ranges have a
+    version in common is left to uv.
     """
-    # What each pinned package requires of distributions (`name`) that nothing pins.
+    # All requirements for packages that the image does not pin.
     demands = []
     for pinned, row in candidate.package_facts.items():
         for name, requirement in requirements_here(row, candidate.base.python):
@@ -515,15 +511,15 @@ def _clashes(candidate: Candidate) -> Iterator[str]:
                 release = f"{pinned} {candidate.pins[pinned]}"
                 demands.append(_Demand(release, name, requirement))
 
-    # Distribution -> the first exact version that is required of it, and the package that does so.
+    # Package -> the first exact version that is required of it, and who requires that.
     exact_demands: dict[str, tuple[str, str]] = {}
     for demand in demands:
         for specifier in demand.requirement.specifier:
-            # `==1.*` is a range, too.
+            # `==1.*` is not an exact version.
             if specifier.operator == "==" and "*" not in specifier.version:
                 exact_demands.setdefault(demand.name, (specifier.version, demand.by))
 
-    # A clash: what one package requires leaves out the exact version that another one requires.
+    # Two packages clash if the range of one does not include the exact version of the other.
     for by, name, requirement in demands:
         if name not in exact_demands:
             continue
@@ -566,7 +562,8 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
 def _has_wheel(candidate: Candidate, name: str, version: str) -> bool:
     """Return whether a pinned package has a wheel: on an index, or an official one for this image.
 
-    Of a package that facts.yaml does not know, an index has a wheel, unless it is optional.
+    If facts.yaml does not know the package, an index is taken to have a wheel, unless it is
+    optional.
     """
     row = candidate.package_facts.get(name)
     if row:
@@ -577,11 +574,10 @@ def _has_wheel(candidate: Candidate, name: str, version: str) -> bool:
 
 
 def _explain_lack(candidate: Candidate, name: str, version: str) -> str:
-    """Return what follows from a pinned package that has no wheel, and how to get one.
+    """Return what it means for an image that a pinned package has no wheel, and how to get one.
 
     Without an optional package the image is built all the same; without a required one it can't be.
-    A required package that nobody can compile gets the command, too, but then check_requirements
-    has refused the image.
+    (If nobody can compile a required one, check_requirements has refused the image.)
     """
     is_optional = name in candidate.optional
     # Why nobody can compile it. Each reason begins with the cause (_why_without_wheel).
@@ -664,7 +660,7 @@ def _why_without_wheel(candidate: Candidate, name: str, version: str) -> str:
     Either no index is asked for it, or it is published as source only, or its project has official
     wheels and none for this image.
     """
-    # What is optional and unknown may be a package of the user's own, which no index has.
+    # An optional package that is not known may be the user's own, which no index has.
     if not _is_known(candidate, name, version) and name in candidate.optional:
         return f"no index is asked for {name} {version}, as it is optional"
     # `prebuilt`: the official wheels that are on no index.

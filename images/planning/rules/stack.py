@@ -41,7 +41,7 @@ def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
             f"torch {candidate.torch} has no wheel for CUDA {toolkit}, so the image has the "
             f"cu{wheel.digits} wheel beside toolkit {toolkit} (CUDA minor version compatibility)",
         )
-    # Why its architectures were not measured; empty: they were.
+    # Why its architectures were not measured; empty if they were.
     unverified = candidate.variant.unverified
     if unverified:
         yield warn(
@@ -199,10 +199,10 @@ def _nearest_devel_images(candidate: Candidate) -> list[ImageName]:
 
 
 def _name_on_other_bases(candidate: Candidate, fits: Callable[[BaseRow], bool]) -> str:
-    """Return the names that this image has on other bases of the matrix, for a message.
+    """Return the names that this image would have on other bases, for a message.
 
-    `fits` says which bases are meant; of these, only those count whose Python torch has a wheel
-    for: `cu124-torch26-devel or cu124-torch26-py313-devel`. Empty if there is none.
+    For example `cu124-torch26-devel or cu124-torch26-py313-devel`; empty if there is none. `fits`
+    says which bases are meant. torch must have a wheel for a base's Python, too.
     """
     default = candidate.matrix.defaults.base
     names = []
@@ -300,7 +300,7 @@ def _find_first_stack_that_compiles_for(arch: Arch, candidate: Candidate) -> str
         stack = candidate.matrix.stacks[minor]
         torch = facts.torch.get(stack.get("torch", ""))
         triton = facts.compilers.get("triton", {}).get(stack.get("triton", ""))
-        # Of a release that facts.yaml does not have, nothing can be promised.
+        # facts.yaml must know torch and Triton, and this Triton must know the GPU.
         if torch is None or triton is None or arch.capability not in triton.archs:
             continue
         for cuda in sorted(torch.variants, key=Version):
@@ -320,12 +320,11 @@ def _say_how_to_drop(arch: Arch, candidate: Candidate) -> str:
 def check_device_code(candidate: Candidate) -> Iterator[Finding]:
     """Refuse requested GPU architectures that a part of the image has no code for.
 
-    Parts are torch and the libraries of `Candidate.binaries`. A part that has only PTX for a GPU,
-    which the driver compiles there, is a warning. An image of which no architecture was requested
-    must have at least one that all its parts have code for.
+    Parts are torch and the libraries of `Candidate.binaries`. If a part has only PTX for a GPU,
+    which the driver compiles there, that is a warning. If no architecture was requested, there must
+    be at least one that all parts have code for.
     """
-    # If architectures were requested, these are the supported ones: so it is empty only without a
-    # request.
+    # This can only be empty if no architecture was requested.
     if not candidate.supported_archs:
         parts = " and ".join(candidate.binaries)
         yield refuse(
