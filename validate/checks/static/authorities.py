@@ -97,6 +97,9 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     if not evidence["trusted"]:
         return failed("no certificate authority is trusted: no download over HTTPS works")
     good = f"{evidence['trusted']} certificate authorities are trusted"
+    # So it is on a base without dpkg, too: its list of packages says whose a file is.
+    if evidence["added"] == evidence["trusted"]:
+        return passed(f"{good}; no Debian package of the image brings one of them")
     if evidence["added"]:
         return passed(f"{good}; Debian does not bring {evidence['added']} of them")
     return passed(f"{good}, all of them Debian's")
