@@ -107,3 +107,14 @@ def test_the_comparison_says_of_us_what_is_so() -> None:
     # The GPUs of recorded runs, and whether images are published, as README says.
     assert {re.sub(r".*(H100|H200).*", r"\1", gpu) for gpu in gpus} == {"H100", "H200"}
     assert ("**none yet**" in page) is ("**No images are published yet.**" in README)
+
+
+def test_the_comparison_links_what_shows_that_others_do_not_do_something() -> None:
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    links = set(re.findall(r"^\[([\w-]+)\]: https://", page, re.MULTILINE))
+
+    # `| no |` without a link, and cells with a link: `| [no][pytorch-dockerfile] |`.
+    assert re.findall(r"\| no \|", page) == []
+    names = set(re.findall(r"\| \[[\w ]+\]\[([\w-]+)\]", page))
+    assert names
+    assert names <= links
