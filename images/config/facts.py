@@ -312,10 +312,13 @@ class Conflict(Row):
                 return False
         return True
 
+    def releases(self, versions: Mapping[str, str]) -> str:
+        """Return which of these versions are meant: `peft 0.19.1 and transformers 4.41.2`."""
+        return " and ".join(f"{name} {versions[name]}" for name in self.packages)
+
     def sentence(self, versions: Mapping[str, str]) -> str:
         """Return the sentence for people: which of these versions fail together, and why."""
-        releases = [f"{name} {versions[name]}" for name in self.packages]
-        return f"{' and '.join(releases)} fail together: {self.why}"
+        return f"{self.releases(versions)} fail together: {self.why}"
 
     def requirements_without(self, versions: Mapping[str, str]) -> list[str]:
         """Return requirements of the packages that no longer conflict and downgrade none of them.
@@ -409,6 +412,8 @@ class Facts(Row):
     """Abandoned distributions that pages still name."""
     conflicts: list[Conflict] = []
     """Releases that fail together."""
+    limits: list[Conflict] = []
+    """Releases that work together, but not for what the row says. Only planning warns of them."""
     undeclared: list[Undeclared] = []
     """Packages that import what they do not require."""
     failing_additions: list[FailingAddition] = []

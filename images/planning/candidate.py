@@ -86,6 +86,7 @@ class Topic(StrEnum):
 
     SILENT = "silently wrong results in ordinary training"
     SILENT_IF_RARE = "silently wrong results at rare shapes or in rare programs"
+    LIMITS = "something that these releases cannot do together"
     LACKING = "an optional package, or a compiled extension, that the image lacks"
     VERSIONS = "another version than the stack has or a package requires, or none"
     GPU_CODE = "GPUs on which a part runs by PTX or by another kernel, or that were not read"

@@ -290,13 +290,19 @@ def check_requirements(candidate: Candidate) -> Iterator[Finding]:
 
 
 def check_conflicts(candidate: Candidate) -> Iterator[Finding]:
-    """Refuse releases that are known to fail together, though no requirement says so."""
+    """Refuse releases that are known to fail together, though no requirement says so.
+
+    Warn of those that can do all but one thing together.
+    """
     for conflict in candidate.facts.conflicts:
         if conflict.applies_to(candidate.pins):
             yield refuse(
                 f"{conflict.sentence(candidate.pins)}; pin another release of one of them in "
                 "matrix.yaml"
             )
+    for limit in candidate.facts.limits:
+        if limit.applies_to(candidate.pins):
+            yield warn(Topic.LIMITS, f"{limit.releases(candidate.pins)}: {limit.why}")
 
 
 def check_undeclared_requirements(candidate: Candidate) -> Iterator[Finding]:

@@ -466,6 +466,19 @@ def test_releases_outside_the_ranges_of_a_conflict_are_accepted() -> None:
     assert planned("cu128-torch28", newer_triton_conflicts).image
 
 
+@pytest.mark.parametrize(("transformers", "is_warned"), [("4.50.3", False), ("4.51.3", True)])
+def test_releases_that_cannot_resume_a_run_together_are_accepted_with_a_warning(
+    transformers: str, is_warned: bool
+) -> None:
+    stack = {**REAL.matrix.stacks["2.5"], "transformers": transformers}
+    sources = sources_with(REAL.facts, REAL, stacks={**REAL.matrix.stacks, "2.5": stack})
+
+    image = planned("cu126-torch25", sources).image
+
+    assert image
+    assert any("cannot resume a run" in text for text in image.warnings) is is_warned
+
+
 @pytest.mark.parametrize(
     "lock", sorted((ROOT / "locks").glob("*/torch.txt")), ids=lambda file: file.parent.name
 )
