@@ -96,6 +96,8 @@ class MeasuredOn(TypedDict, total=False):
     """The seed of probes' random inputs."""
     labelled: str
     """The name that the image's label gives it."""
+    other_base: str
+    """The base that the image stands on in place of the matrix's (--base); missing: its own."""
     steps_above: int
     """How many build steps stand above those of our Dockerfile."""
     payload: Mapping[str, str]

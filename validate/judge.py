@@ -44,6 +44,8 @@ class Verdict:
     """The digest of the evidence that was judged; empty if there was none."""
     faults: tuple[str, ...] = ()
     """What is wrong with the machine that measured (host_faults.py)."""
+    other_base: str = ""
+    """The base that the image stands on in place of the matrix's; empty: the matrix's own."""
 
     @property
     def overall(self) -> Status:
@@ -94,6 +96,7 @@ def judge(
         claims=tuple(verdicts),
         evidence_sha256=evidence.sha256,
         faults=tuple(evidence.host.get("faults") or ()),
+        other_base=str(evidence.host.get("other_base", "")),
     )
 
 

@@ -35,7 +35,6 @@ def lines(
     verdict: Verdict,
     *,
     reference: str = "",
-    other_base: str = "",
     everything: bool = False,
     not_run: str = "",
     left_out: Sequence[str] = (),
@@ -47,12 +46,11 @@ def lines(
     of the claims that do not hold.
 
     reference: the image that was measured, if it was judged by the claims of another image.
-    other_base: the base that it stands on in place of the matrix's; empty: the matrix's own.
     everything: list also the claims that hold, instead of a count.
     not_run: why some tiers were not run, and what to do about it.
     left_out: lines about claims that were not judged.
     """
-    report = [_title(verdict, reference, other_base)]
+    report = [_title(verdict, reference)]
     for fault in verdict.faults:
         report.append(f"HOST  {fault}")
         for hint in hints.find([fault]):
@@ -79,7 +77,7 @@ def lines(
     return report
 
 
-def _title(verdict: Verdict, reference: str, other_base: str) -> str:
+def _title(verdict: Verdict, reference: str) -> str:
     """Return the first line: the image, the start of its digest if it has one, the verdict.
 
     An image that was built with --base is followed by that: `cu126-torch25 on org/base:7`.
@@ -89,7 +87,6 @@ def _title(verdict: Verdict, reference: str, other_base: str) -> str:
     name is shown with both: `my-copy, by the claims of cu126-torch25`.
 
     reference: the name of the image that was measured; empty: it is the verdict's.
-    other_base: the base that it stands on in place of the matrix's; empty: the matrix's own.
     """
     image = verdict.image
     # The verdict on a derived image has these words in front of its base image's name.
@@ -99,13 +96,17 @@ def _title(verdict: Verdict, reference: str, other_base: str) -> str:
             image = f"{reference}, {image}"
     elif reference not in ("", image):
         image = f"{reference}, by the claims of {image}"
-    if other_base:
-        image += f" on {other_base}"
+    image += _on_other_base(verdict)
 
     # Empty inside a container, which does not know the digest of its image.
     digest = verdict.digest[:_DIGEST_CHARACTERS]
     parts = [image, digest, str(verdict.overall)]
     return "  ".join(part for part in parts if part)
+
+
+def _on_other_base(verdict: Verdict) -> str:
+    """Return ` on org/base:7` for an image that was built with --base; empty for any other."""
+    return f" on {verdict.other_base}" if verdict.other_base else ""
 
 
 def _packages_more(verdict: Verdict) -> str:
@@ -187,7 +188,7 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
     """Return the content of verdict.json.
 
     It names the evidence (what was measured) by its sha256 and does not repeat it. A claim without
-    hints has no key `hints`.
+    hints has no key `hints`, and an image on the matrix's own base no key `other_base`.
     """
     claims = []
     for judged in verdict.claims:
@@ -204,9 +205,11 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
             row["hints"] = [hint.to_json() for hint in judged.hints]
         claims.append(row)
 
+    other_base = {"other_base": verdict.other_base} if verdict.other_base else {}
     return {
         "schema_version": 3,
         "image": verdict.image,
+        **other_base,
         "digest": verdict.digest,
         "evidence_sha256": verdict.evidence_sha256,
         "overall": str(verdict.overall),
@@ -225,7 +228,7 @@ def markdown(verdict: Verdict) -> str:
     A row has a claim's verdict, name, seconds, and the reason with hints.
     """
     page = [
-        f"# {verdict.image}: {verdict.overall}",
+        f"# {verdict.image}{_on_other_base(verdict)}: {verdict.overall}",
         "",
         f"Image `{verdict.digest}`. {summary(verdict)}.",
         "",

@@ -46,8 +46,6 @@ class Built:
     verdict: Verdict
     withheld: str
     """Why it stays `NAME-candidate`; empty if it got its name."""
-    other_base: str
-    """The base that it stands on in place of the matrix's (--base); empty: the matrix's own."""
 
 
 def build_all(
@@ -189,7 +187,13 @@ def build_image(
         claims = image_claims(claim_context.on_host(attachment, tiers))
         try:
             evidence, verdict = validating.measure_and_judge(
-                engine, info.handle, claims, tiers, attachment, on_record=say_measured
+                engine,
+                info.handle,
+                claims,
+                tiers,
+                attachment,
+                other_base=base_images.other_base(image, info.labels),
+                on_record=say_measured,
             )
         except Cancelled:
             # Nobody has judged this image, so not even the candidate's tag stays.
@@ -211,7 +215,6 @@ def build_image(
         result=result,
         verdict=verdict,
         withheld=withheld,
-        other_base=base_images.other_base(image, info.labels),
     )
 
 

@@ -51,8 +51,6 @@ class Validated(NamedTuple):
     verdict: Verdict
     changes: Changes | None
     """What a derived image changed. None: it is no derived image, or was not compared."""
-    other_base: str
-    """The base that it stands on in place of the matrix's (--base); empty: the matrix's own."""
 
 
 def validate_image(
@@ -110,6 +108,7 @@ def validate_image(
         claims,
         tiers,
         attachment,
+        other_base=base_images.other_base(image, info.labels),
         run_anyway=run_anyway,
         on_record=say_measured,
     )
@@ -117,8 +116,7 @@ def validate_image(
     changes = None
     if steps_above:
         changes = derived_image.find_changes(evidence, steps_above)
-    other_base = base_images.other_base(image, info.labels)
-    return Validated(tiers, evidence, verdict, changes, other_base)
+    return Validated(tiers, evidence, verdict, changes)
 
 
 def find_gpus(
@@ -279,6 +277,7 @@ def measure_and_judge(
     tiers: Sequence[Tier],
     gpus: Attachment = NO_GPU,
     *,
+    other_base: str = "",
     run_anyway: bool = False,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> tuple[Evidence, Verdict]:
@@ -287,6 +286,7 @@ def measure_and_judge(
     reference: the image, as the engine names it.
     claims: statements about the image. Only those of `tiers` are tested.
     gpus: how containers get GPUs.
+    other_base: the base that the image stands on in place of the matrix's; empty: its own.
     run_anyway: run programs of the image even if its files are broken.
     on_record: called with what each check measured.
 
@@ -295,6 +295,9 @@ def measure_and_judge(
     evidence = validation_run.validate(
         engine, reference, claims, tiers, gpus, run_anyway=run_anyway, on_record=on_record
     )
+    # The image has the matrix's name, which says nothing of this base: so the evidence does.
+    if other_base:
+        evidence.host["other_base"] = other_base
     # The claims of the evidence: those of `claims` that were to be measured, and any others about
     # the image's files that show it to be broken.
     verdict = judge(evidence.claim_set, evidence)

@@ -100,9 +100,7 @@ def build(
             problems += result.problems
             continue
 
-        common.show(
-            report.lines(result.verdict, other_base=result.other_base, everything=everything)
-        )
+        common.show(report.lines(result.verdict, everything=everything))
         page = f"{folder / result.name}/report.md"
         # `withheld` says why the image does not get its name; empty: it has it.
         if result.withheld:
@@ -113,9 +111,10 @@ def build(
                 f"{result.tag}: {_recorded_gpu_runs(result, sources)}",
             ]
             # The image has the matrix's name for it, which says nothing of this base.
-            if result.other_base:
+            other_base = result.verdict.other_base
+            if other_base:
                 last_lines.append(
-                    f"{result.tag} stands on {result.other_base} (--base), and not on the base "
+                    f"{result.tag} stands on {other_base} (--base), and not on the base "
                     "that the matrix names"
                 )
             common.show(last_lines)

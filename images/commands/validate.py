@@ -142,13 +142,7 @@ def validate(
     if changes:
         text = "\n  ".join(changes.lines())
         typer.echo(f"{reference} stands on {named_image.name}: {text}", err=as_json)
-    _show(
-        measured.verdict,
-        reference=reference,
-        other_base=measured.other_base,
-        everything=everything,
-        as_json=as_json,
-    )
+    _show(measured.verdict, reference=reference, everything=everything, as_json=as_json)
     if withheld:
         cause = f"{withheld}: it does not get the name {named_image.local_name}"
         then = (
@@ -219,17 +213,14 @@ def _show(
     verdict: Verdict,
     *,
     reference: str = "",
-    other_base: str = "",
     everything: bool,
     as_json: bool,
 ) -> None:
     """Print a verdict as a report or as JSON. `everything`: the report also lists passed claims.
 
-    `reference` is the image that was measured, and `other_base` the base that it stands on in place
-    of the matrix's.
+    `reference` is the image that was measured.
     """
     if as_json:
         typer.echo(json.dumps(report.json_data(verdict), indent=1))
         return
-    lines = report.lines(verdict, reference=reference, other_base=other_base, everything=everything)
-    common.show(lines)
+    common.show(report.lines(verdict, reference=reference, everything=everything))

@@ -229,6 +229,8 @@ class VerdictFile(Row):
 
     schema_version: Literal[3]
     image: str
+    other_base: str = ""
+    """The base that it stands on in place of the matrix's (--base); empty: the matrix's own."""
     digest: Digest
     evidence_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """The `sha256` of the evidence.json that was judged."""

@@ -17,7 +17,8 @@ from images.planning import plan
 from tests.support.checkout import ROOT
 from tests.support.commands import call, run
 from validate import report
-from validate.judge import Verdict
+from validate.evidence import Evidence
+from validate.judge import Verdict, judge
 from validate.terminal import wrapped
 
 PLAN = plan.plan(load())
@@ -52,11 +53,21 @@ def test_the_first_line_names_the_image_that_was_judged(reference: str, title: s
 
 
 def test_the_first_line_names_a_base_that_is_not_the_matrix_s() -> None:
-    verdict = Verdict(image="cu126-torch25", digest="sha256:0123456789abcdef", claims=())
+    """Also in verdict.json, `--json` and report.md: the name says nothing of this base."""
+    evidence = Evidence(
+        image="cu126-torch25",
+        digest="sha256:0123456789abcdef",
+        records=(),
+        claims=(),
+        host={"other_base": "org/base:7"},
+    )
+    verdict = judge(evidence.claim_set, evidence)
 
-    title = report.lines(verdict, other_base="org/base:7")[0]
+    title = report.lines(verdict)[0]
 
     assert title == "cu126-torch25 on org/base:7  sha256:0123456789ab  UNPROVEN"
+    assert report.json_data(verdict)["other_base"] == "org/base:7"
+    assert report.markdown(verdict).startswith("# cu126-torch25 on org/base:7: UNPROVEN\n")
 
 
 # --- the table of the plan ------------------------------------------------------------------------
