@@ -201,11 +201,11 @@ def _check_indexes(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _keys_elsewhere(matrix: Matrix) -> dict[str, str]:
-    """Return package -> key of the matrix by which it would not come from a private index.
+    """Return the packages that can't be taken from a private index, each with a key of the matrix.
 
-    Some keys are for packages that no index has as a wheel. The parts of a toolkit, and versions
-    that replace what is required, are taken from the default index (uv binds no override to
-    another). The names are canonical (PEP 503); of several keys, one is named.
+    That key says already where the package comes from: `toolkits` and `overrides` from the default
+    index, `sources` from a compiler, `optional` from a file, and so on. If a package has several
+    keys, one of them is returned.
     """
     keys = {}
     for toolkit in matrix.toolkits.values():
@@ -215,7 +215,7 @@ def _keys_elsewhere(matrix: Matrix) -> dict[str, str]:
         for requirement in overrides:
             keys[requirement.partition("==")[0]] = "overrides"
     for profile in matrix.profiles.values():
-        # Distribution -> why the profile leaves it out, or has it in another version.
+        # A waived package is left out, or is there in another version than required: name -> why.
         for reasons in profile.waived.values():
             keys |= dict.fromkeys(reasons, "waived")
     for row_name, row in matrix.sources.items():

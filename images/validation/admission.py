@@ -55,14 +55,14 @@ def reasons_not_measured(
 ) -> dict[str, str]:
     """Return the claims that stay unmeasured because the image's files are broken: key -> reason.
 
-    `not_measured`: the claims that were still to be measured. `chosen`: those that the user chose.
-    `broken`: what `find_broken` returned, not empty: name of a claim about files that does not
-    hold -> why. Each reason names the first of these. Why it does not hold is added only if it is
-    not among the chosen ones: the report shows those.
+    not_measured: the claims that were still to be measured.
+    chosen: those that the user chose.
+    broken: the claims about files that do not hold: key -> why. There is at least one.
     """
     key, cause = next(iter(broken.items()))
     # For example: nothing of the image was run: files/recorded failed
     reason = f"nothing of the image was run: {key} failed"
+    # The report shows the reasons of chosen claims only, so say why another one failed.
     if key not in {claim.key for claim in chosen.claims}:
         reason += f": {cause}"
     # The claims that are measured outside of a container are measured in any case.

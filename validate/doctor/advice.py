@@ -145,8 +145,8 @@ def runs_on(targets: tuple[str, ...], capability: tuple[int, int]) -> bool:
 def _choose_for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[Setting]:
     """Yield the settings for the GPUs that this torch has code for.
 
-    They are what the weakest can do: a process group needs the same settings everywhere. `usable`
-    are these GPUs, at least one; `hardware` lists all.
+    A process group needs the same settings on all GPUs, so they are those of the weakest. `usable`
+    are the GPUs that torch has code for, at least one. `hardware` lists all GPUs.
     """
     capability = min(gpu.capability for gpu in usable)
     reason = f"this torch has code for {len(usable)} of {len(hardware.gpus)} GPUs"
@@ -204,9 +204,8 @@ def _choose_attention(capabilities: list[tuple[int, int]], stack: Stack) -> Sett
     The first of these that does: flash-attn 4, flash-attn 2, xformers, and torch's SDPA, which
     always works.
     """
-    # The lowest first number and the highest must both be Hopper's, 9.
-    # flash-attn 4 compiles for any GPU, but has been seen to run on Hopper only: on Blackwell its
-    # backward hung with nvidia-cutlass-dsl 4.6.0 (flash-attention#2797).
+    # flash-attn 4 compiles for any GPU, but has been seen to run only on Hopper, 9.x: on Blackwell
+    # its backward hung with nvidia-cutlass-dsl 4.6.0 (flash-attention#2797).
     lowest, highest = min(capabilities), max(capabilities)
     are_all_hopper = lowest[0] == highest[0] == 9
     if are_all_hopper and "flash-attn-4" in stack.packages:
@@ -226,7 +225,7 @@ def _choose_attention(capabilities: list[tuple[int, int]], stack: Stack) -> Sett
         reason = f"flash-attn {version} is here, with code for {_list_capabilities(targets)}"
         return Setting("attention", "flash_attention_2", reason, "the image's claims")
 
-    # Of the frameworks, only unsloth takes xformers: Axolotl's patch for it reads
+    # Only unsloth uses xformers. Axolotl does not any more: its patch needs
     # LlamaAttention.num_heads, which transformers 4.48 dropped.
     takes_xformers = {"unsloth", "xformers"} <= stack.packages.keys()
     if takes_xformers and lowest >= (7, 5) and highest < (10, 0):

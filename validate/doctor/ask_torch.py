@@ -97,8 +97,8 @@ def _triton_assembles(arch: int) -> bool:
     ptxas is the assembler of CUDA, which makes machine code for a GPU. True if there is no ptxas,
     it does not run, or it does not list its targets: then nothing is known against it.
     """
-    # Triton takes the first of these that exists: ptxas-blackwell before ptxas where it has both,
-    # and of each the one that a variable names before the one that it brought.
+    # Triton takes the first of these that exists. For new GPUs ptxas-blackwell comes before ptxas,
+    # and of each, the one that a variable names comes before the one that Triton brought.
     triton = util.find_spec("triton")
     names = ["ptxas-blackwell", "ptxas"] if arch >= _TWO_ASSEMBLERS_FROM else ["ptxas"]
     candidates = []

@@ -44,8 +44,8 @@ def inspect() -> Inspection:
     A broken driver, torch or package raises nothing: its error is one of the `troubles`. The image
     is its torch, its packages and the GPUs that these have code for.
     """
-    # The driver is asked by a Python that reads neither site packages (-S) nor variables such as
-    # PYTHONPATH (-I), torch by one that imports it as a user's program does.
+    # Ask in two processes, which may crash. The first one is isolated from the image's packages
+    # (-S) and variables (-I). The second one imports torch as a user's program does.
     driver = ask([sys.executable, "-I", "-S", str(_SUITE), "doctor-driver"], "the driver")
     torch = ask(
         [sys.executable, str(_SUITE), "doctor-torch"],
@@ -53,8 +53,7 @@ def inspect() -> Inspection:
     )
     inspection = interpret(driver, torch, _inspect_machine())
 
-    # Of a package, the process reports only the version. The image's claims say which GPUs it has
-    # code for.
+    # The image's claims say for which GPUs each package has code.
     stack = replace(inspection.stack, code=claimed_code(CLAIMS))
     return replace(inspection, stack=stack)
 
@@ -91,14 +90,14 @@ def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware
     sees, or the driver's if torch can't be imported. `machine`: everything but the GPUs and the
     driver.
     """
-    # It stays like this if NVML failed: then no line has `managed`.
+    # NVML's facts are in the line with `managed`. There is none if NVML failed.
     by_nvml: Facts = {"driver": "", "gpus": []}
     for facts in driver:
         if "managed" in facts:
             by_nvml = facts["managed"]
 
-    # What torch's process says. `of_torch` has what comes once, such as torch's version; packages
-    # and GPUs come one by one.
+    # Torch's process reports some facts once, such as torch's version (`of_torch`), and has a line
+    # for each package and each GPU.
     of_torch: dict[str, Any] = {}
     packages: dict[str, str] = {}
     gpus_of_torch = []
@@ -186,16 +185,16 @@ def _name_target(arch: str, kind: str) -> str:
 
 
 def _inspect_machine() -> Hardware:
-    """Return everything about the machine but the GPUs and the driver, in bytes where it is memory.
+    """Return all facts about the machine except for its GPUs and driver. Memory is in bytes.
 
-    The entries of CUDA_VISIBLE_DEVICES are there as well, which choose the GPUs.
+    `visible` are the entries of CUDA_VISIBLE_DEVICES, which choose among the GPUs.
     """
-    # The memory that processes can share; None: this container has no /dev/shm.
+    # The memory that processes can share; None if this container has no /dev/shm.
     shm = None
     if Path("/dev/shm").is_dir():
         shm = shutil.disk_usage("/dev/shm").total
 
-    # The memory that a process may lock; None: there is no limit.
+    # The memory that a process may lock; None if there is no limit.
     locked_memory = None
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if limit != resource.RLIM_INFINITY:

@@ -99,7 +99,6 @@ def _write_facts(inspection: Inspection) -> Iterator[str]:
 
     shm = f", /dev/shm {machine.shm / GB:.2f} GB" if machine.shm is not None else ""
     yield f"machine   {machine.cpus} cores, {machine.memory / GB:.0f} GB of memory{shm}"
-    # What a disk holds: `checkpoints` or `downloads`.
     for disk in machine.disks:
         yield f"disk      {disk.path} has {disk.free / GB:.0f} GB free for {disk.holds}"
 
@@ -133,6 +132,6 @@ def _make_parser() -> argparse.ArgumentParser:
         description="Show this machine, this image and the settings that follow; "
         "`doctor hint` explains an error.",
     )
-    # For issues: the form for a broken combination asks for it.
+    # The issue form for a broken combination asks for this JSON.
     parser.add_argument("--json", action="store_true", help="print JSON, for an issue or a script")
     return parser

@@ -94,10 +94,10 @@ class Credential(NamedTuple):
 def find_in_text(
     text: str, name: str = "", skipped_kinds: Collection[str] = ()
 ) -> Iterator[Credential]:
-    """Yield line and kind of each credential in the text of a file of this name, kind by kind.
+    """Yield line and kind of each credential in a text, one kind after another.
 
-    `skipped_kinds` are not looked for. Neither is a value of a variable such as `token`, if the
-    name is that of a program: there it may hold anything.
+    `name` is the name of the file. In programs, values of variables such as `token` are ignored,
+    because they may be anything. `skipped_kinds` are not looked for.
     """
     is_code = _is_code(name)
     lower_text = text.lower()
@@ -106,9 +106,8 @@ def find_in_text(
         if kind in skipped_kinds or (kind == _BY_VARIABLE and is_code):
             continue
 
-        # To look for a word takes far less time than to match a regular expression. Most texts have
-        # none of the words, and need no more. Each unmarked kind has words of its own; all other
-        # kinds share the marks of issuers.
+        # To save time, match the regular expression only if the text has a word that goes with this
+        # kind. Most kinds share the marks that issuers put into credentials, such as `ghp_`.
         if kind in _WORDS_OF_UNMARKED:
             may_have_kind = any(word in lower_text for word in _WORDS_OF_UNMARKED[kind])
         else:

@@ -36,15 +36,16 @@ class PackageFiles:
 
 @cache
 def read_package_files(database: str = DATABASE) -> PackageFiles:
-    """Return which package each file belongs to, its MD5 sum, and which are configuration files.
+    """Return the package and the MD5 sum of each file, and which files are for configuration.
 
-    `database` is dpkg's folder. All is empty if there is none. It is read once a process.
+    `database` is dpkg's folder. Without it, the result is empty. It is read once a process.
     """
     packages: dict[str, str] = {}
     md5: dict[str, str] = {}
     configuration: set[str] = set()
 
-    # `info/bash.list` has a path a line, `info/bash.md5sums` a sum and a path without its first /.
+    # A line of `info/bash.list` is a path. A line of `info/bash.md5sums` is a sum and a path, but
+    # without its first slash.
     for listing in sorted(Path(database, "info").glob("*.list")):
         package = _package_of(listing)
         for line in read_lines(listing):
@@ -53,10 +54,9 @@ def read_package_files(database: str = DATABASE) -> PackageFiles:
             digest, _, path = line.partition("  ")
             md5[real_path(f"/{path}")] = digest
 
-    # Where another package, or a person, diverted a path, the file of the path's owner lies
-    # elsewhere. What the diverting package has at the path itself stays there.
+    # A package, or a person, may divert the file of another package: dpkg then puts that file
+    # elsewhere (`moved_to`), and the diverting package may have its own file at the path.
     for diversion in read_diversions(database):
-        # The package whose file was moved. The diverting package itself keeps its file at the path.
         owner = packages.get(diversion.path, "")
         if owner and owner != diversion.package:
             packages[diversion.moved_to] = owner

@@ -113,9 +113,9 @@ def _driver_errors(log: str) -> Iterator[LogEntry]:
 def _read_file(path: Path) -> bytes:
     """Return what a file holds now, without waiting for more; empty if it can't be opened.
 
-    The kernel's log gives one record for each read, and a blocking read at its end would wait for
-    the next record. If reading fails, what was read before is returned.
+    If reading fails, what was read before is returned.
     """
+    # At the end of the kernel's log, a blocking read would wait for the next record.
     content = b""
     with suppress(OSError):
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

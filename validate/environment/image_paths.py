@@ -37,13 +37,14 @@ def read_image_paths() -> ImagePaths:
 def walk(
     top: str, unreadable: list[str], *, volumes: bool = True
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield path and lstat of everything below a folder, folders too.
+    """Yield path and lstat of every file and folder below a folder of an image.
 
-    Folders that can't be listed are appended to `unreadable`. /proc and the like are left out. What
-    an engine mounts is on another device (`st_dev`) than the folder around it. Single files, such
-    as /etc/hosts, do not belong to the image. Folders do with `volumes`: they are the volumes that
-    it declares.
+    top: the folder to begin with.
+    unreadable: folders that can't be listed are appended to it.
+    volumes: whether folders that the engine has mounted belong to the image, as its volumes do.
+        Mounted files, such as /etc/hosts, never do. /proc and the like are left out, too.
     """
+    # A mounted file or folder is on another device (`st_dev`) than the folder around it.
     root_device = os.lstat(top).st_dev
     # Folders to list, each with its device.
     folders = [(top, root_device)]
@@ -66,8 +67,8 @@ def walk(
             except OSError:
                 # It was removed while its folder was read.
                 continue
-            # A file that is mounted by itself is on a device of its own: not on that of the image,
-            # and not on that of its folder, as files in a volume are.
+            # A mounted file is neither on the image's device nor on its folder's. (Files in a
+            # volume are on the device of their folder.)
             is_folder = stat.S_ISDIR(facts.st_mode)
             is_mounted_file = not is_folder and facts.st_dev not in (root_device, folder_device)
             is_mounted_folder = is_folder and facts.st_dev != root_device

@@ -60,9 +60,9 @@ class Distribution:
 
 
 def _top_level_name(path: str, location: str) -> str | None:
-    """Return the name by which Python imports a file: `torch` for `torch/version.py`.
+    """Return the top-level name by which Python imports a file: `torch` for `torch/version.py`.
 
-    `location`: the folder of sys.path that holds it. None for files that can't be imported:
+    `location` is the folder of sys.path that holds it. None for files that can't be imported:
     scripts, metadata and bytecode.
     """
     if not path.startswith(location + os.sep):
@@ -70,7 +70,7 @@ def _top_level_name(path: str, location: str) -> str | None:
     first, _, below = path[len(location) + 1 :].partition(os.sep)
     if first.endswith((".dist-info", ".egg-info", ".data", ".libs")) or first == "__pycache__":
         return None
-    # A file in a folder: that is a package.
+    # A file in a folder belongs to a package.
     if below:
         return first if first.isidentifier() else None
     # A file beside the packages: `six.py`, or `_cffi_backend.cpython-311-x86_64-linux-gnu.so`.
@@ -120,14 +120,14 @@ def distributions(folders: Iterable[str]) -> tuple[Distribution, ...]:
 
 
 def without_copies_of_metadata(installed: Iterable[Distribution]) -> list[Distribution]:
-    """Leave out distributions of which only the metadata is there, as a copy of another's.
+    """Leave out distributions that are only copies of another one's metadata, without its files.
 
-    The folder for packages that users add has such copies of the image's packages, so that pip
-    counts these as installed (templates/additions/create.py). A copy lists files, and its folder
-    has none of them. `installed` is in the order of sys.path, and so is the result.
+    The folder for packages that users add has such copies, so that pip takes the image's packages
+    for installed there (templates/additions/create.py). `installed` is in the order of sys.path,
+    and so is the result.
     """
-    # The image's folder comes after the users' in sys.path. So the list is read from its end: a
-    # distribution is seen before its copy.
+    # The image's folder comes last on sys.path. So go backwards, to see each distribution before
+    # its copy.
     distributions: list[Distribution] = []
     seen_versions: set[tuple[str, str]] = set()
     for distribution in reversed(list(installed)):
@@ -140,9 +140,9 @@ def without_copies_of_metadata(installed: Iterable[Distribution]) -> list[Distri
 
 
 def _has_own_files(distribution: Distribution) -> bool:
-    """Return whether a file that a distribution lists is there, beside its metadata.
+    """Return whether one of a distribution's files is there, besides its metadata and commands.
 
-    Its commands don't count: they lie in another folder, and the environment has copies of them.
+    Commands lie in another folder.
     """
     folder = f"{distribution.location}/"
     metadata = f"{distribution.info}/"

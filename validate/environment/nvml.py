@@ -236,10 +236,10 @@ def _take_readings(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, i
         if code != 0:
             continue
         if reading.name == "throttled":
-            # A mask of 64 bits.
+            # This is a mask of 64 bits.
             numbers[reading.name] = value.value
         else:
-            # A number of 32 bits. Utilization has 32 more, which are of the GPU's memory.
+            # All others are numbers of 32 bits. (The upper half of utilization is the memory's.)
             numbers[reading.name] = value.value & 0xFFFFFFFF
     return numbers
 
@@ -344,7 +344,6 @@ def read_by_cuda() -> CudaInventory:
     Raises DriverError with cuInit's own code: 100 for no device, 803 and 804 for a
     forward-compatibility driver that can't run.
     """
-    # From where the loader finds it.
     library = _load("libcuda.so.1", None)
     _call(library, "cuInit", 0)
     version, count = ctypes.c_int(), ctypes.c_int()
@@ -422,11 +421,11 @@ def _try_call(
     arguments: tuple[int, ...],
     outputs: list[Any],
 ) -> int:
-    """Call a function of NVML about a GPU and return its code: 0 for success.
+    """Call a function of NVML about a GPU, and return its code: 0 for success.
 
-    Of a function that this driver is too old to have, the code is NVML_ERROR_NOT_SUPPORTED.
     `arguments` are the numbers that the function takes after the GPU. `outputs` are the variables
-    into which it writes its answers, of any type of ctypes; None stands for a null pointer.
+    of ctypes into which it writes its answers; None stands for a null pointer. If this driver is
+    too old to have the function, the code is NVML_ERROR_NOT_SUPPORTED.
     """
     if not hasattr(library, function):
         return _NOT_SUPPORTED

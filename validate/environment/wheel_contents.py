@@ -93,12 +93,12 @@ def rows_of_wheel(record: Iterable[Sequence[str]]) -> dict[str, str]:
 
 
 def installed_path(path: str) -> str:
-    """Return where an installer puts a file of a wheel, in this module's form of paths.
+    """Return where an installer puts a file of a wheel; `path` is as the wheel's RECORD has it.
 
-    A path is relative to the folder of packages. One that begins with `:` is relative to the folder
-    of the environment. It is `:bin/f2py` for `numpy-1.26.4.data/scripts/f2py`: see "The .data
-    directory" in the specification of the binary distribution format. `path` is as the wheel's
-    RECORD has it.
+    Most files keep their path, relative to the folder of packages. Those below `NAME.data` go
+    elsewhere: `numpy-1.26.4.data/scripts/f2py` becomes `:bin/f2py`, where `:` stands for the folder
+    of the environment ("The .data directory" in the specification of the binary distribution
+    format).
     """
     data = _DATA.fullmatch(path)
     if not data:
@@ -116,12 +116,13 @@ def installed_path(path: str) -> str:
 
 
 def rows_of_installed(distribution: Distribution, environment: str) -> dict[str, str]:
-    """Return path -> sha256 from an installed RECORD, as the RECORD inside its wheel has them.
+    """Turn an installed RECORD back into the RECORD inside its wheel: return path -> sha256.
 
-    RECORD is the list of a package's files. A path in the result is relative to the folder of
-    packages; one that begins with `:`, to the environment. What the installer added is left out,
-    and what it changed is changed back. `environment` is the virtual environment's folder. Its
-    scripts are read, too, because an installer writes its interpreter into them.
+    RECORD is the list of a package's files. Files that the installer added are left out. It also
+    writes the path of the interpreter into scripts: their hashes are those before that.
+
+    Paths are relative to the folder of packages; those that begins with `:`, to `environment`, the
+    folder of the virtual environment.
     """
     python = f"{environment}/bin/python"
     # Command of an entry point -> the hash of each launcher that an installer may write for it.
@@ -143,8 +144,8 @@ def rows_of_installed(distribution: Distribution, environment: str) -> dict[str,
         command = path.removeprefix(_SCRIPTS)
         if entry.unpadded_sha256 in launcher_hashes.get(command, ()):
             continue
-        # Any other script is in the wheel, perhaps with another first line. The hash is that of the
-        # wheel's script; it is empty if the installer did not change this line.
+        # Any other script is in the wheel. If the installer has changed its first line, compute the
+        # hash that it had before.
         rows[path] = _script_hash_in_wheel(entry.path, python) or entry.unpadded_sha256
     return rows
 
@@ -171,7 +172,7 @@ def _entry_points(info: Path) -> dict[str, str]:
             if point.group in ("console_scripts", "gui_scripts"):
                 # An entry may name extras at its end: `package.module:function [extra]`.
                 commands[point.name] = point.value.partition("[")[0].strip()
-    # Of pip, uv writes the commands `pip3` and `pip3.11`, too, as pip does when it installs itself.
+    # When uv installs pip, it writes the commands `pip3` and `pip3.11`, too, as pip itself does.
     if info.name.startswith("pip-") and "pip" in commands:
         # `info` is lib/python3.11/site-packages/pip-24.0.dist-info.
         version = info.parent.parent.name.removeprefix("python")
@@ -186,7 +187,7 @@ def _launcher_texts(target: str, python: str) -> Iterator[bytes]:
     `python`: the path of the environment's interpreter.
     """
     module, _, function = (part.strip() for part in target.partition(":"))
-    # Of `Class.method`, a launcher imports the class.
+    # If the function is `Class.method`, a launcher imports the class.
     first = function.partition(".")[0]
     for template in _LAUNCHERS:
         text = template.format(python=python, module=module, first=first, function=function)
@@ -196,9 +197,9 @@ def _launcher_texts(target: str, python: str) -> Iterator[bytes]:
 def _script_hash_in_wheel(script: str, python: str) -> str:
     """Return the hash that an installed script has in its wheel.
 
-    A wheel's script begins with `#!python`, which the installer replaces by the path of its
-    interpreter (`python`). So the line is put back before the hash is computed. Empty if the script
-    does not begin with that path, or can't be read.
+    A wheel's script begins with `#!python`, and the installer replaces that by the path of its
+    interpreter (`python`). This is undone before the hash is computed. Empty if the script does not
+    begin with that path, or can't be read.
     """
     try:
         content = Path(script).read_bytes()

@@ -92,10 +92,10 @@ def _read_evidence(result: Path, end: "ForkEnd") -> dict[str, Any]:
         evidence: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         return evidence
 
-    # None would stand for a deadline, and these forks have none.
+    # The exit code is None only after a deadline, and these forks have none.
     exit_code = end.exit_code or 0
     message = describe_exit(exit_code)
-    # Without this, `ended with status 0` would read as if all were well.
+    # `ended with status 0` alone would read as if all were well.
     if exit_code >= 0:
         message += " before it was done"
     return {"error": {"kind": "crash", "message": message}}
@@ -142,7 +142,7 @@ def fork_each(
     while waiting or running:
         while waiting and len(running) < at_once:
             number, work = waiting.popleft()
-            # What is buffered here would be copied, and then be printed by the fork as well.
+            # Otherwise the fork would get a copy of these buffers, and print them once more.
             sys.stdout.flush()
             sys.stderr.flush()
             pid = os.fork()
@@ -163,10 +163,10 @@ def fork_each(
 def _end_of_fork(
     pid: int, fork: _RunningFork, deadline: float, *, own_session: bool
 ) -> ForkEnd | None:
-    """Return how a fork ended, or that it was killed because it is late; None: it still runs.
+    """Return how a fork ended; None if it still runs. Kill it if it has run too long.
 
-    If it is killed, the exit code in the result is None. `deadline`: the seconds that it may run.
-    If it leads a session (`own_session`), the processes that it started are killed in both cases.
+    `deadline` is the number of seconds that it may run. If it is killed, the exit code in the
+    result is None. With `own_session`, the processes that it started are killed at its end, too.
     """
     # Look whether it has ended, without waiting. `os.wait` would also take other children of this
     # process.
@@ -181,7 +181,7 @@ def _end_of_fork(
     # Only a fork that leads a session has a deadline (see Work). Without one it is infinite.
     if seconds >= deadline:
         end_session(pid)
-        # A process that was killed is still to be waited for, or it stays a zombie.
+        # Wait for the killed process. Otherwise it stays a zombie.
         os.waitpid(pid, 0)
         return ForkEnd(fork.number, None, seconds)
     return None
@@ -196,10 +196,10 @@ def _do_work_and_exit(work: Work, *, own_session: bool) -> NoReturn:
     try:
         if own_session:
             os.setsid()
-            # If the parent is killed, nobody ends this session: let the kernel kill this process
-            # then (prctl(2), PR_SET_PDEATHSIG).
+            # Let the kernel kill this process if its parent is killed: nobody else would end the
+            # session then (prctl(2), PR_SET_PDEATHSIG).
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # By descriptor for C code and further processes, and by new streams for Python.
+        # Redirect descriptors 1 and 2, for C code and further processes, and Python's own streams.
         output = os.open(work.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)

@@ -223,7 +223,7 @@ def behaviour_claims(context: ClaimContext, behaviour: Behaviour) -> Iterator[Cl
         return
     reason_without_extensions = ""
     if behaviour.extensions:
-        # No image of this kind has them: there is nothing to claim.
+        # Images with these versions never have the extensions, so there is nothing to claim.
         if not plans_extensions(context.image, behaviour.extensions):
             return
         reason_without_extensions = find_reason_without_extensions(context, behaviour.extensions)

@@ -98,13 +98,13 @@ class Import(NamedTuple):
 def measure(
     claims: Sequence[Claim],
 ) -> Iterator[tuple[str, ImportsEvidence | RequirementsEvidence]]:
-    """Yield the subject of each claim, and what was found of the packages that an image added.
+    """Check the packages that a derived image added to its base image, or has in another version.
 
-    Those are the packages that its base image lacks, or has in another version. The subject
-    `requirements` gets the requirements that are not met, any other the imports of these packages.
-    `expect["base"]` of a claim has the packages of the base image and their versions.
+    For the claim `requirements`, yield their requirements that are not met. For any other claim,
+    import them, and yield how that went. `expect["base"]` of a claim has the packages of the base
+    image and their versions.
     """
-    # This process started as the user's own would, so its sys.path is the user's.
+    # This process was started as a user's would be, so its sys.path is the user's.
     distributions = installed.distributions(sys.path)
     for claim in claims:
         base = claim.expect["base"]
@@ -127,6 +127,7 @@ def is_changed(distribution: Distribution, base: Mapping[str, str]) -> bool:
     base_version = base.get(distribution.name)
     if base_version is None:
         return True
+    # The version is empty if it is not known.
     is_known = base_version != ""
     return is_known and public(distribution.version) != public(base_version)
 
@@ -149,7 +150,7 @@ def import_all(distributions: Iterable[Distribution]) -> ImportsEvidence:
         if modules or extensions:
             imports.append(Import(distribution, modules, extensions))
 
-    # Each is imported in a fork of its own, and what comes back has the number of its import.
+    # Import each package in a fork of its own. A result comes with the index of its import.
     works = [partial(import_modules, work.modules, work.extensions) for work in imports]
     packages: dict[str, ImportedPackage] = {}
     for number, imported in measure_in_forks(works, half_of_the_cores()):
@@ -178,8 +179,8 @@ def list_modules(distribution: Distribution) -> list[str]:
 def list_extensions(distribution: Distribution) -> list[str]:
     """Return the dotted names of a package's compiled modules, sorted: `pycocotools._mask`.
 
-    They are what fails where a package was built for another numpy, and the package itself may
-    import them only when they are used. Those of its tests are left out.
+    These fail if they were built for another numpy. A package may import them only when they are
+    used, so `import PACKAGE` does not show that. Those of its tests are left out.
     """
     names = []
     for entry in distribution.entries or ():
@@ -212,19 +213,16 @@ def read_top_level(info: Path) -> set[str]:
 def import_modules(modules: Sequence[str], extensions: Sequence[str] = ()) -> ImportedPackage:
     """Import these modules in this process, up to the first error, and return which were imported.
 
-    `extensions` are compiled modules. The package itself may import them in another order, so one
-    that can't be the first of a circular import is left out (scipy 1.17.1 has one,
-    `scipy.linalg._matfuncs_sqrtm_triu`).
+    `extensions` are compiled modules. Some can't be imported first, because they are part of a
+    circular import (`scipy.linalg._matfuncs_sqrtm_triu` of scipy 1.17.1): these are left out.
 
     After an error, the result also has `error`, `asks_for_gpu` (it was raised for lack of a GPU)
     and `missing_module` (the module that is not installed, if that is the cause).
-
-    A module that raises is tried again after torch was imported: kernels for torch need its
-    libraries in the process.
     """
     imported: list[str] = []
     for name in [*modules, *extensions]:
-        # `try_import` returns the exception, or None if the import succeeded.
+        # `try_import` returns the exception, or None if the import succeeded. Kernels for torch
+        # need its libraries in the process, so after an error import torch and try again.
         error = try_import(name)
         if error and not try_import("torch"):
             error = try_import(name)
@@ -293,13 +291,14 @@ def check_requirements(
     changed: Sequence[Distribution],
     base: Mapping[str, str],
 ) -> RequirementsEvidence:
-    """Return the requirements that are not met, as far as the derived image has to do with them.
+    """Return the requirements that are not met because of what a derived image changed.
 
-    `distributions` are all installed packages, and `changed` those that the derived image added or
-    has in another version than the base image. `base`: package of the base image -> its version. A
-    requirement counts if it is one of these packages', or if it names one of them, or a package
-    that was removed. What the base image itself does not meet is its own: its packages were
-    validated as they are.
+    Such a requirement is one of a changed package, or names a changed or removed package. Others
+    are the base image's own, which was validated as it is.
+
+    distributions: all installed packages.
+    changed: those that were added, or have another version than in the base image.
+    base: package of the base image -> its version.
     """
     requirement_class = find_requirement_class()
     if requirement_class is None:
@@ -314,7 +313,7 @@ def check_requirements(
     unmet: list[UnmetRequirement] = []
     for distribution in distributions:
         for text in distribution.requires:
-            # None: it is for another platform or an extra, or is not valid.
+            # It is None if it is for another platform or an extra, or is not valid.
             requirement = parse_requirement(requirement_class, text)
             if requirement is None:
                 continue
@@ -323,7 +322,7 @@ def check_requirements(
                 continue
             checked += 1
             version = versions.get(required_name, "")
-            # The specifiers of packaging leave out development releases unless they are told.
+            # By default, specifiers do not match development releases.
             is_met = version and requirement.specifier.contains(version, prereleases=True)
             if not is_met:
                 package = f"{distribution.name} {distribution.version}"
@@ -355,11 +354,11 @@ def parse_requirement(requirement_class: Any, text: str) -> Any:
 
 
 def judge_imports(_subject: str, _expect: AddedExpect, evidence: ImportsEvidence) -> Finding:
-    """Fail where a package that was added or moved can't be imported.
+    """Fail if a package that was added or moved can't be imported.
 
-    Only reported is a package that asks for a GPU while it is imported, as there is none here, and
-    one that needs a module of a package that is not installed: if its metadata asks for that
-    package, `added/requirements` fails; else it is an option, as matplotlib-inline's matplotlib.
+    Two kinds of packages are only reported: those that ask for a GPU while they are imported, as
+    there is none here; and those that need a package that is not installed. If their metadata
+    requires it, the claim `added/requirements` fails.
     """
     faults = []
     asking: list[str] = []

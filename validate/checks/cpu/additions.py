@@ -113,8 +113,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
 
     with tempfile.TemporaryDirectory() as folder:
         wheels = Path(folder)
-        # Wheels made here, of empty modules: one requires nothing, one any torch, one a newer torch
-        # than there is. The last one is that torch.
+        # Make wheels of empty modules: one requires nothing, one any torch, and one a torch that is
+        # newer than all. The last wheel is that torch.
         _write_wheel(wheels, "validate_plain", "1.0", [])
         _write_wheel(wheels, "validate_user", "1.0", ["torch"])
         _write_wheel(wheels, "validate_mover", "1.0", ["torch>=99"])
@@ -266,13 +266,13 @@ def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[st
     if user is not None and user["code"] != 0:
         yield f"pip can't add a package that requires torch: {telling_line(user['said'])}"
 
-    # Without the constraints, pip would take the other torch. Else a refusal proves nothing.
+    # Without the constraints, pip must take the other torch. Otherwise its refusal proves nothing.
     control = evidence["control"]
     if control["code"] != 0:
         line = telling_line(control["said"])
         yield f"control: without constraints pip refuses as well ({line})"
 
-    # With them, it must refuse, and because of them: a full disk would be another reason.
+    # With the constraints it must refuse, and for no other reason, such as a full disk.
     mover = evidence["mover"]
     names_conflict = any(message in mover["said"] for message in _CONFLICT_MESSAGES)
     if mover["code"] == 0:

@@ -116,7 +116,7 @@ def describe_mount(folder: str) -> Mounted:
     return {
         "mounted": folder in mount_points,
         "owner": status.st_uid,
-        # Without the bits that say what kind of file it is.
+        # The lowest twelve bits are the mode. Others say what kind of file it is.
         "mode": f"{status.st_mode & 0o7777:o}",
     }
 
@@ -143,7 +143,7 @@ def start_python_of_pip(environ: Mapping[str, str]) -> Additions:
     The image makes this Python at its first start, in the user's cache folder. If it can't be
     started, only `python` and `error` are returned; if it fails, its exit status and stderr say so.
     """
-    # Without the variable, the empty name can't be started.
+    # If the variable is not set, an error is returned below: an empty name can't be started.
     python = environ.get("PIP_PYTHON", "")
     try:
         completed = subprocess.run(
@@ -157,8 +157,7 @@ def start_python_of_pip(environ: Mapping[str, str]) -> Additions:
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"python": python, "error": str(error)}
 
-    # _PROGRAM prints two lines: sys.prefix, and the file of torch. Where it fails, one or both are
-    # missing.
+    # _PROGRAM prints two lines: sys.prefix, and the file of torch. They may be missing if it fails.
     lines = completed.stdout.splitlines()
     prefix = lines[0] if lines else ""
     torch_file = lines[1] if len(lines) > 1 else ""
@@ -183,7 +182,7 @@ def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
     if (uid, gid) != (expect["uid"], expect["gid"]):
         return unproven(f"the probe ran as {uid}:{gid}, not {expect['uid']}:{expect['gid']}")
     mount = evidence["mounted"]
-    # Without a mount, `mode` is that of the folder itself, or why it can't be looked at.
+    # `mode` is that of the folder, or the reason why it can't be looked at.
     if not mount["mounted"]:
         return unproven(f"nothing is mounted on {folder} ({mount['mode']})")
     if not expect["writable"]:
@@ -202,7 +201,7 @@ def cache_faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
     compiled there can be loaded.
     """
     uid, folder, mount = evidence["uid"], expect["folder"], evidence["mounted"]
-    # Of the folder that holds all caches: it says why one of them can't be written to.
+    # Owner and mode of the folder above all caches say why one of them can't be written to.
     owner = f"uid {mount['owner']}'s, mode {mount['mode']}"
     for name, path in expect["caches"].items():
         cache = evidence["caches"][name]
@@ -217,11 +216,10 @@ def cache_faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
 def addition_faults(folder: str, additions: Additions) -> Iterator[str]:
     """Yield why the user can't add packages, or why programs would then lose the image's torch.
 
-    `folder` is the user's cache folder, which must hold the Python that pip installs for.
-    `additions` says how that Python started, and what it told: where packages are added (`prefix`),
-    and the file of its torch. It must import torch from the image, not from the user's packages.
+    The Python that pip installs for must lie in `folder`, the user's cache folder, and import torch
+    from the image. `additions` says how that Python started, where packages are added (`prefix`),
+    and which file its torch is.
     """
-    # Empty: it started.
     start_error = describe_start_error(additions)
     if start_error:
         yield f"{additions['python'] or 'PIP_PYTHON'} does not run: {start_error}"

@@ -119,13 +119,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence
     # Path of an installed file -> the distributions that have it.
     owners = installed.names_of_owners(distributions)
     programs = find_binaries(installed.locations(distributions), owners)
-    # The largest first, so that no core works on one alone at the end.
+    # Begin with the largest files. Otherwise one core may still read a large one when all others
+    # have finished.
     paths = sorted({os.path.realpath(path) for path in programs}, key=file_size, reverse=True)
     examine = partial(examine_file, machine_named(environment.machine))
     files = [file for file in map_on_all_cores(examine, paths, chunk=4) if file]
 
-    # The worst first. `code` is the size of a file's machine code: the larger it is, the more of
-    # its bytes look like such an instruction by chance.
+    # Keep files with many such instructions, the most first. A few are found in any large file,
+    # because some bytes look like them by chance: so the size of its machine code (`code`) counts.
     with_many = [file for file in files if is_many(count_instructions(file), file["code"])]
     with_many.sort(key=count_instructions, reverse=True)
     not_asking: list[NativeCode] = []
@@ -170,10 +171,10 @@ def examine_file(machine: Machine, path: str) -> NativeCode | None:
 
 
 def count_in_data(machine: Machine, path: str, data: mmap.mmap) -> NativeCode:
-    """Count the vector instructions of a file with these bytes, and see whether it `asks`.
+    """Count the vector instructions in a file: AVX-512, or SVE on Arm. `data` is its content.
 
-    A file asks if it checks which instructions the processor has: by the processor's own means
-    (CPUID, an ID register), or by a function that it imports. On Arm, SVE is counted; else AVX-512.
+    The result also says whether the file `asks` which instructions the processor has: by the
+    instruction CPUID (on Arm: by reading an ID register), or by a function that it imports.
     """
     is_arm = machine == AARCH64
     count_instructions_in = count_sve if is_arm else count_avx512
@@ -189,7 +190,7 @@ def count_in_data(machine: Machine, path: str, data: mmap.mmap) -> NativeCode:
             code_bytes += section.size
             count += count_instructions_in(data, begin, end)
 
-    # Looked for only in a file with many: in all files it would take most of the time.
+    # To look for this in all files would take most of the time.
     asks = False
     if is_many(count, code_bytes):
         asks = imports_check(path)
@@ -226,9 +227,9 @@ def reads_id_register(data: mmap.mmap, begin: int, end: int) -> bool:
 
 
 def count_words(pattern: re.Pattern[bytes], data: mmap.mmap | bytes, begin: int, end: int) -> int:
-    """Count the matches of a pattern in data[begin:end] that are one whole instruction of Arm.
+    """Count the matches of a pattern in data[begin:end] that are whole instructions of Arm.
 
-    An instruction has four bytes. Other matches lie across two instructions and mean nothing.
+    Each instruction has four bytes. Matches that lie across two instructions mean nothing.
     """
     count = 0
     for match in pattern.finditer(data, begin, end):

@@ -96,7 +96,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence]]:
             continue
 
         expect = cast("NativeExpect", claim.expect)
-        # Read before the fork, so that they are known even if loading a library crashes it.
+        # Look for the files here, because loading a library may crash the fork.
         site_packages = Path(str(distribution.locate_file(""))).resolve()
         names = find_libraries(site_packages, expect["libraries"])
         files = {name: (site_packages / name).is_file() for name in names}
@@ -139,9 +139,10 @@ def load_package(
 ) -> NativeEvidence:
     """Import the expected modules, load the libraries, and describe what was loaded.
 
-    This runs in a fork. `libraries` are paths relative to site-packages. `owners`: path of an
-    installed library -> the distribution that has it. A module that raises does not end it: its
-    error is in `imports` of the result.
+    This runs in a fork. If a module raises an error, the others are imported all the same.
+
+    libraries: paths relative to site-packages.
+    owners: path of an installed library -> the distribution that has it.
     """
     imports: dict[str, ErrorEvidence | None] = {}
     for name in expect["modules"]:
@@ -158,14 +159,14 @@ def load_package(
     for name in libraries:
         loaded[name] = load_library(site_packages / name, mapped_by_import, expect["symbols"])
 
-    # What bitsandbytes answers, or the error that it raised.
+    # Which library bitsandbytes would choose, or the error that it raised.
     selection = None
     if "selection" in expect:
         selection = attempt(ask_bitsandbytes_for_library)
     return {
         "imports": imports,
         "libraries": loaded,
-        # None: torch does not know the operator.
+        # The value is None if torch does not know the operator.
         "operators": {name: has_cuda_kernel(name) for name in expect["operators"]},
         "selection": selection,
         "cuda_runtimes": list_cuda_runtimes(owners),
@@ -204,8 +205,8 @@ def has_cuda_kernel(operator: str) -> bool | None:
 def ask_bitsandbytes_for_library() -> Mapping[str, Any]:
     """Return which library bitsandbytes would load on a GPU, by its own function.
 
-    That function takes BNB_CUDA_VERSION and its fallbacks into account. It chooses by torch's CUDA,
-    so any GPU that is new enough gives the same answer: Hopper.
+    That function chooses by torch's CUDA and the variable BNB_CUDA_VERSION. The GPU does not matter
+    if it is new enough, so a Hopper is named.
     """
     cuda = str(importlib.import_module("torch").version.cuda)
     major, minor = (int(part) for part in cuda.split(".")[:2])
@@ -300,15 +301,15 @@ def summarise(expect: NativeExpect, evidence: NativeEvidence) -> str:
 def library_problems(expect: NativeExpect, libraries: Mapping[str, Library]) -> Iterator[str]:
     """Yield a problem for each library that is not loaded as expected, or lacks a symbol.
 
-    `libraries`: name -> how loading it went, and which of the expected symbols it lacks. Of several
-    problems of one library, the first one explains the others.
+    `libraries`: name -> how loading it went, and which of the expected symbols it lacks. If a
+    library has several problems, the first one explains the others.
     """
     for name, library in libraries.items():
         if library["load_error"]:
             yield f"{name} can't be loaded: {library['load_error']}"
         elif not library["mapped"]:
             yield f"{name} was loaded but something else is mapped in its place"
-        # Else `by-path`: an import without a GPU takes another library, which is no fault.
+        # If `loading` is `by-path`, importing the package without a GPU takes another library.
         elif expect["loading"] == "import" and not library["mapped_by_import"]:
             yield f"importing {listed(list(expect['modules']))} does not load {name}"
         elif library["missing_symbols"]:
@@ -354,7 +355,7 @@ def selection_problems(expect: NativeExpect, selection: Mapping[str, Any] | None
 
     `selection` is what ask_bitsandbytes_for_library returned, or `error` if it raised.
     """
-    # The package does not choose, or the claim expects nothing of its choice.
+    # Most packages have only one library, and do not choose.
     if "selection" not in expect:
         return
     if selection is None:

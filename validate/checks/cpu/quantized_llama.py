@@ -130,7 +130,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Evidence]]:
     Yields what was measured of each subject that has a claim: `weights`, `logits` (the outputs) and
     `lora-step` (a training step of adapters).
     """
-    # Before bitsandbytes and the others: SETTINGS says that this probe begins with torch.
+    # Import torch before bitsandbytes and the others, as SETTINGS promises (begins_with_torch).
     importlib.import_module("torch")
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = SavedLlama(Path(folder))
@@ -163,7 +163,7 @@ def describe_projection(llama: SavedLlama, model: Any, name: str) -> Projection:
     module = model.get_submodule(name)
     weight = module.weight
     original = llama.saved[f"{name}.weight"]
-    # How the weight was quantised: bitsandbytes' QuantState. Other weights have none.
+    # bitsandbytes' QuantState says how the weight was quantised. Other weights have none.
     state = getattr(weight, "quant_state", None)
     projection: Projection = {
         "class": f"{type(module).__module__}.{type(module).__qualname__}",
@@ -177,7 +177,7 @@ def describe_projection(llama: SavedLlama, model: Any, name: str) -> Projection:
     if state is None:
         return projection
 
-    # Three more fields; or `error`, if decoding raised.
+    # Add three more fields, or `error` if decoding raised one.
     code_fields = attempt(lambda: measure_codes(original, weight, state))
     return cast("Projection", {**projection, **code_fields})
 
@@ -197,7 +197,7 @@ def measure_codes(original: Any, weight: Any, state: Any) -> dict[str, Any]:
 
     mean_error = float((decoded - original).abs().mean())
     largest_difference = float((decoded_by_bitsandbytes - decoded).abs().max())
-    # The published error is that of weights with a standard deviation of 1.
+    # Divide errors by the weights' standard deviation, because the published error is for 1.
     return {
         "scale_bytes": scales.numel() * scales.element_size(),
         "mean_error": mean_error / WEIGHT_DEVIATION,
@@ -208,10 +208,9 @@ def measure_codes(original: Any, weight: Any, state: Any) -> dict[str, Any]:
 def measure_logits(llama: SavedLlama) -> LogitsEvidence:
     """Compare the logits of the 4-bit model with those of its decoded weights in plain torch.
 
-    bitsandbytes has two paths on a CPU, and both are measured. In training it decodes the weights
-    and multiplies in the model's dtype: that path is measured in float32. In inference on
-    AVX512-BF16 it repacks them and multiplies in bfloat16, whatever the model's dtype is: that path
-    is measured with a model in bfloat16.
+    bitsandbytes has two ways to multiply on a CPU, and both are measured. In training it decodes
+    the weights, and multiplies in the model's dtype (here float32). In inference on a CPU with
+    AVX512-BF16 it packs them in another way, and multiplies in bfloat16.
     """
     in_training = compare_logits(llama, "float32", is_training=True)
     in_inference = compare_logits(llama, "bfloat16", is_training=False)
@@ -225,14 +224,14 @@ def compare_logits(llama: SavedLlama, dtype: str, *, is_training: bool) -> Compa
     arithmetic, without that of quantising.
     """
     model = llama.load_in_4bit(dtype).train(is_training)
-    # Decoded before the forward pass, which may repack them.
+    # Decode the weights before the forward pass, which may pack them in another way.
     decoded_weights = llama.dequantise(model)
     logits = llama.logits_of(model)
 
     exact = llama.reference_logits(decoded_weights, "float64")
     plain = llama.reference_logits(decoded_weights, dtype)
 
-    # Wrong results, which the judge must notice.
+    # Make two results that are wrong on purpose. The judge must notice both.
     unquantised = llama.reference_logits(llama.saved, "float64")
     scale = CONTROL_SCALE[dtype]
     scaled = logits.double() * scale
@@ -264,7 +263,7 @@ def measure_lora_step(llama: SavedLlama) -> LoraEvidence:
     plain_model = llama.load("float32")
     plain_model.load_state_dict(llama.dequantise(model))
 
-    # The step must leave all weights but the adapters as they are: their hashes show it.
+    # Hash the weights, to see that the step changes only the adapters.
     hashes_before = llama.hash_frozen_weights(model)
     step = take_lora_step(llama, prepare_for_4bit_training(model))
     plain_step = take_lora_step(llama, plain_model)
@@ -309,7 +308,7 @@ def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
     """
     torch = llama.torch
     peft = importlib.import_module("peft")
-    # A is random at first: the same seed gives every model the same.
+    # A begins with random values. With the same seed they are the same for every model.
     torch.manual_seed(SEED)
     settings = peft.LoraConfig(
         r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
@@ -415,7 +414,7 @@ def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidenc
 
     bytes_per_weight = stored_bytes / values
     share_of_bfloat16 = bytes_per_weight / 2
-    # Said only where it was not done by from_pretrained, as users do it.
+    # Users load by from_pretrained. Any other way is mentioned.
     way_of_loading = ""
     if evidence.get("loaded_by") == CONVERTED:
         way_of_loading = f"; loaded by {CONVERTED}"
@@ -439,12 +438,12 @@ class Mismatch(NamedTuple):
 
 
 def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
-    """Write the most basic mismatch of linear layers ("projections"), and name a layer that has it.
+    """Return a sentence about the most basic mismatch of linear layers ("projections").
 
-    `mismatches`: layer -> what is wrong with it first. `order` says how basic that is: 0 for the
-    wrong class. `count` is the number of all layers.
+    `mismatches`: layer -> the first thing that is wrong with it. `count` is the number of all
+    layers.
     """
-    # It explains those of a higher order. All layers are expected to be alike, hence `N of N`.
+    # A basic mismatch, such as the wrong class (order 0), explains those of a higher order.
     first = min(mismatches.values(), key=lambda mismatch: mismatch.order)
     names = [name for name, mismatch in mismatches.items() if mismatch.order == first.order]
     return (
@@ -456,9 +455,8 @@ def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
 def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | None:
     """Return the first thing that is wrong with a linear layer, or None if nothing is.
 
-    In this order, which `order` of the result counts from 0: its class, the size of its codes, the
-    format, whether the codes can be decoded, the size of the scales, the error of the weights, what
-    bitsandbytes decodes.
+    The result says what is expected, what was measured, and how basic the property is: 0 for the
+    layer's class, up to 6 for what bitsandbytes decodes.
     """
     module, _, class_name = projection["class"].rpartition(".")
     if class_name != "Linear4bit" or not module.startswith("bitsandbytes."):
@@ -477,13 +475,13 @@ def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | N
     if "error" in projection:
         return Mismatch(3, "weights that decode", root_cause(projection["error"]))
 
-    # One float32 for each block.
+    # Each block of weights has a scale, a float32.
     scale_bytes = math.ceil(values / expect["block_size"]) * 4
     if projection["scale_bytes"] != scale_bytes:
         return Mismatch(4, f"{scale_bytes} bytes of scales", str(projection["scale_bytes"]))
 
     # An error that is too small is wrong as well: without any, nothing was quantised. `is_within`
-    # is there for NaN, which is never greater than anything.
+    # is False for NaN.
     error = projection["mean_error"]
     distance = abs(error - expect["mean_error"])
     if not is_within(error, 1.0) or distance > largest_distance(expect, values):

@@ -47,7 +47,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
     Yields the subject of each claim with what each of the three answered, or its error; the files
     of libcuda that are in the process; and environment variables that may explain a fault.
     """
-    # torch sets variables of its own when it is imported.
+    # Read the variables first, because torch sets some of its own when it is imported.
     environment_before_torch = environment()
     for claim in claims:
         evidence: DeviceEvidence = {
@@ -129,12 +129,12 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
         return
     host_gpus = sort_gpus(inventory["gpus"])
     seen_gpus = sort_gpus(evidence["cuda"]["gpus"])
-    # The host's inventory lists whole GPUs. A container may have been given slices of them by MIG:
-    # then each slice must be of one of these GPUs, and numbers are not compared.
+    # The host's inventory lists whole GPUs, but a container may get slices of them (MIG). Then each
+    # slice must belong to one of these GPUs, and numbers are not compared.
     if any(_MIG_MARK in gpu["name"] for gpu in seen_gpus):
         yield from find_foreign_slices(inventory["gpus"], evidence["cuda"]["gpus"])
     elif len(host_gpus) != len(seen_gpus):
-        # Which GPU is which can't be told then. The driver is not compared, either.
+        # It can't be told which GPU is which.
         yield f"the host injected {len(host_gpus)} GPUs, {len(seen_gpus)} are seen"
         return
     else:

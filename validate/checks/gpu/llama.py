@@ -110,7 +110,7 @@ def measure_weights_and_memory(llama: SavedLlama) -> GpuWeightsEvidence:
     before = cuda.memory_allocated()
     model = llama.load_in_4bit("bfloat16")
     quantised_bytes = cuda.memory_allocated() - before
-    # Frees its memory.
+    # Free its memory.
     del model
     unquantised_model = llama.load("bfloat16")
     unquantised_bytes = cuda.memory_allocated() - before
@@ -179,7 +179,7 @@ def train(llama: SavedLlama) -> FirstRun:
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
 
-    # The matrices B that did not move: they are still 0, or not a number.
+    # Find the matrices B that did not move. They are still 0, or not a number.
     still = []
     for name, matrix in b_matrices.items():
         has_moved = bool(matrix.abs().max() > 0)

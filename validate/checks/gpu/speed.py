@@ -77,16 +77,16 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SpeedEvidence]]:
     """Measure how fast this GPU computes what each claim names, one after another.
 
     Yields the subject of the claim (`matmul-bf16`) and its figure, with the conditions: the GPU,
-    its clocks and temperature under load, and environment variables. An error in a measurement is
-    its evidence.
+    its clocks and temperature under load, and environment variables. If a measurement raises an
+    error, the error is yielded in place of the figure.
     """
-    # torch sets variables of its own when it is imported.
+    # Read the variables first, because torch sets some of its own when it is imported.
     environment = runner.environment()
     torch = importlib.import_module("torch")
     with timing.watch_gpu(torch) as (watch, conditions):
         for claim in claims:
             measured = attempt(partial(measure_subject, claim.subject, torch, "cuda", watch))
-            # Readings of the GPU while it worked: they belong to the conditions.
+            # The readings of the GPU under load belong to the conditions.
             under_load = measured.pop("under_load", [])
             yield (
                 claim.subject,
@@ -125,13 +125,11 @@ def draw_normal(torch: Any, device: str, *shape: int, dtype: str = "bfloat16") -
 
 
 def prepare_matmul(dtype: str, torch: Any, device: str) -> Work:
-    """Return a function to time, a product of two square matrices, and its operations.
+    """Return a function to time, and its number of floating-point operations (`amount`).
 
-    The amount of the work is its number of floating-point operations. On a `device` other than
-    `cuda` the size is small, for a rehearsal.
-
-    dtype: torch's name of the matrices' dtype. float32 is multiplied in TF32.
+    The function multiplies two square matrices of this dtype; float32 is multiplied in TF32.
     """
+    # Without a GPU, this is only a rehearsal.
     size = 8192 if device == "cuda" else 64
     left = draw_normal(torch, device, size, size, dtype=dtype)
     right = draw_normal(torch, device, size, size, dtype=dtype)
@@ -174,7 +172,7 @@ def prepare_copy(torch: Any, device: str) -> Work:
 
 
 def prepare_fused_adamw(torch: Any, device: str) -> Work:
-    """Prepare a step of fused AdamW in bfloat16. The amount is bytes, read and written."""
+    """Return a step of fused AdamW in bfloat16, to be timed, and the bytes it reads and writes."""
     tensors, values = (16, 1 << 24) if device == "cuda" else (2, 1 << 8)
     weights = [torch.nn.Parameter(draw_normal(torch, device, values)) for _ in range(tensors)]
     for weight in weights:
@@ -186,7 +184,7 @@ def prepare_fused_adamw(torch: Any, device: str) -> Work:
 
 
 def prepare_nf4_matmul(torch: Any, device: str) -> Work:
-    """Prepare bitsandbytes' product with a 4-bit weight. The amount is operations."""
+    """Return bitsandbytes' product with a 4-bit weight, to be timed, and its operations."""
     size = 8192 if device == "cuda" else 128
     bitsandbytes = importlib.import_module("bitsandbytes")
     weight = draw_normal(torch, device, size, size)
@@ -201,11 +199,11 @@ def prepare_nf4_matmul(torch: Any, device: str) -> Work:
 def prepare_attention(
     attention: Callable[[Any, Any, Any, bool], Any], torch: Any, device: str
 ) -> Work:
-    """Return a function to time, causal attention forward and backward, and its operations.
+    """Return a function to time, and its number of floating-point operations (`amount`).
 
-    The amount of the work is its number of floating-point operations. `attention` takes query, key
-    and value, each [batch, heads, tokens, width], and whether it is causal. On a `device` other
-    than `cuda` the sizes are small, for a rehearsal.
+    The function computes causal attention forward and backward. `attention` takes query, key and
+    value, each [batch, heads, tokens, width], and whether it is causal. On a `device` other than
+    `cuda` the sizes are small, for a rehearsal.
     """
     tokens = _TOKENS if device == "cuda" else 64
     tensors = []
@@ -243,7 +241,7 @@ def measure_launches(torch: Any, _device: str) -> Measured:
         torch.cuda._sleep(40_000_000)  # clock cycles: at least 20 ms
         launch_end = time.perf_counter()
         torch.cuda.synchronize()
-        # Never 0, so that it can be divided by.
+        # Avoid a division by zero.
         total = max(time.perf_counter() - start, 1e-9)
         shares.append((launch_end - start) / total)
     return {"figure": median(shares)}
@@ -284,7 +282,7 @@ def measure_host_threads(torch: Any, _device: str) -> Measured:
         seconds, _ = timing.time_runs(torch, multiply, "cpu", warm=2, repeats=7, watch=dict)
         return timing.summarise_times(seconds)["seconds"]
 
-    # The second product also gives torch its own number of threads back.
+    # The second call also restores torch's number of threads.
     gain = time_product(1) / time_product(threads)
     facts: dict[str, float] = {
         "threads": threads,
@@ -354,8 +352,7 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     if mismatch:
         return unproven(mismatch)
 
-    # Bounds are shares of the peak. Without a datasheet's peak it is 1, so that the share is the
-    # figure itself.
+    # Bounds are shares of the GPU's peak. For figures without a peak, it is given as 1.
     share = evidence["figure"] / expect["peak"]
     summary = summarise(subject, expect, evidence)
     if expect["peak"] != 1 and share > _LARGEST_SHARE:
@@ -363,7 +360,7 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
             f"{_LARGEST_SHARE:.0%} is more than it can: its work was not done, or not timed"
         )
         return failed(f"{summary}; {impossible}{suspects(evidence)}")
-    # Either the least or the most is the bound: the other is 0.
+    # The bound is either the least or the most. The other one is 0.
     if expect["least"]:
         is_good = share >= expect["least"]
     else:
@@ -371,7 +368,7 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     if is_good:
         return passed(summary)
 
-    # Out of bounds. A busy GPU or a low power limit, say, is no fault of the image.
+    # It is out of bounds. That may have a cause outside of the image, such as a busy GPU.
     disturbances = list(find_disturbances(evidence))
     if disturbances:
         return unproven(f"{summary}, but {joined(disturbances)}")
@@ -381,11 +378,10 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
 def find_disturbances(evidence: SpeedEvidence) -> Iterator[str]:
     """Yield why a figure says nothing about the image, because something disturbed its measurement.
 
-    A disturbance is such as other work on the GPU, or on the host. Nothing is yielded if there was
-    none. Only `host-threads` has the number of cores among its facts: there the host counts, and
-    the state of the GPU does not matter.
+    Disturbances are, for example, other work on the GPU, or on the host.
     """
     facts = evidence.get("facts", {})
+    # Only `host-threads` has cores among its facts. There, the state of the GPU does not matter.
     if "cores" in facts:
         yield from find_host_disturbances(facts)
     elif "timed" in evidence:
@@ -416,7 +412,7 @@ def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str
     """
     figure, peak = evidence["figure"], expect["peak"]
     least, most = expect["least"], expect["most"]
-    # A peak of 1 stands for a figure without a datasheet's peak. Of these there are three.
+    # A peak of 1 stands for a figure without a datasheet's peak. There are three such figures.
     if peak != 1:
         # Memory moves less than 10 TB/s, and products are more than 10 TFLOP/s.
         unit = "TB/s" if peak < 1e13 else "TFLOP/s"

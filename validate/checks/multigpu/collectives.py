@@ -53,12 +53,11 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
 
 
 def measure_exactness(worker: Worker) -> dict[str, Any]:
-    """Return for each collective and size whether its result is exact, and a control.
+    """Return whether the results of collectives are exact, and whether a control would notice.
 
-    A collective is an operation of all ranks (processes) together, such as a sum; its size is a
-    count of numbers. Both results are by the collective's name, then by size. The control is
-    whether the result also equals what a collective on the wrong ranks' data would have given. If
-    it did, being exact would prove nothing.
+    A collective is an operation of all ranks (processes) together, such as a sum of numbers. The
+    control is whether its result also equals the one for the data of wrong ranks. If it did, being
+    exact would prove nothing. Both are collective -> number of numbers -> bool.
     """
     exact: dict[str, dict[str, bool]] = {}
     controls: dict[str, dict[str, bool]] = {}
@@ -80,7 +79,10 @@ class CollectiveResult(NamedTuple):
 
 
 def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
-    """Run each of OPERATIONS on whole numbers, `size` a rank, and return the results by name."""
+    """Run each of OPERATIONS on `size` whole numbers of each rank, and return the results by name.
+
+    Each result comes with the right one, and with that for the data of wrong ranks.
+    """
     torch, distributed = worker.torch, worker.distributed
     own_rank, world_size = worker.rank, worker.world_size
     all_ranks = range(world_size)
@@ -96,8 +98,7 @@ def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
     def sum_over_senders(receiver: int = 0) -> Any:
         return sum(numbers(sender, receiver) for sender in all_ranks)
 
-    # all_reduce and broadcast write their result over what is sent. The others need a tensor for
-    # it.
+    # Tensors for the results. all_reduce and broadcast write theirs over what is sent.
     reduced = numbers(own_rank)
     scattered = torch.empty_like(index)
     broadcast = numbers(own_rank)
@@ -114,7 +115,7 @@ def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
     distributed.all_to_all_single(swapped, by_receiver)
     worker.send_around_ring(numbers(own_rank), from_previous)
 
-    # What the results must be, and what they would be with the data of the wrong ranks.
+    # Compare with what is expected, and with the result for the data of wrong ranks.
     rotated = torch.cat([*by_sender[1:], by_sender[0]])
     sent_to_this_rank = torch.cat([numbers(sender, own_rank) for sender in all_ranks])
     return {
@@ -188,11 +189,11 @@ def judge_collectives(_subject: str, expect: RanksExpect, evidence: CollectivesE
 
 
 def find_inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
-    """Yield each collective that is not exact, and each whose result also equals the control's.
+    """Yield each collective whose result is not exact, or is right for other ranks' data, too.
 
-    `rank` is what one process reported: whether the result of each operation and size is exact
-    (`exact`), and whether it equals a wrong result (`controls`). An operation or size that the rank
-    did not report counts as both.
+    `rank` is what one process reported for each operation and number of numbers: whether the result
+    is exact (`exact`), and whether it equals a wrong result (`controls`). What it did not report is
+    taken for wrong in both ways.
     """
     sizes = [str(size) for size in _SIZES]
     for name in OPERATIONS:

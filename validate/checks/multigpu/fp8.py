@@ -29,13 +29,13 @@ measure = partial(_launch.measure, __name__)
 
 
 def rank(worker: Worker, _claim: Claim) -> ComputingRank:
-    """Take the gradients of one training step in FP8 under FSDP2, and compare them. Runs in a rank.
+    """Compare the gradients of a training step in FP8 under FSDP2 with those of one process.
 
-    They must be those of the same step in one process, which is in FP8, too. Their distance from
-    float32 is a figure by itself. Under FSDP2 each rank holds a part of the weights and gathers the
-    rest for each layer, here in FP8. A CPU cannot multiply FP8 numbers: torchao emulates it there.
+    Under FSDP2 each rank (this process is one) holds a part of the weights, and gathers the rest
+    for each layer, here in FP8. The single process computes in FP8, too, but has nothing to gather.
+    The distance of the gradients from float32's is returned as a figure. A CPU cannot multiply FP8
+    numbers: torchao emulates it there.
     """
-    # One process has nothing to gather.
     model = make_fp8_model(worker, gather_in_fp8=True)
     single_model = make_fp8_model(worker, gather_in_fp8=False)
     float32_model = worker.make_model()

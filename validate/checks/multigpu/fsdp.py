@@ -170,7 +170,7 @@ def measure_four_bit(worker: Worker) -> ComputingRank:
     model = copy.deepcopy(single_model)
     shard_model(model, mesh=worker.make_mesh())
 
-    # NF4 is packed, several weights in a number, so bytes are counted.
+    # Count bytes, because NF4 packs several weights into one number.
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     stored_dtypes = sorted({str(parameter.dtype) for parameter in frozen})
     local_bytes = 0
@@ -271,7 +271,7 @@ def measure_checkpoint(worker: Worker) -> ComputingRank:
     saved_moments = gather_moments(optimizer)
     train(model, optimizer, batches[2:])
 
-    # The step gives the second optimizer moments, which are to be overwritten.
+    # Train the other model once, so that its optimizer has moments for loading to overwrite.
     other_model, other_optimizer = make_sharded_trainee(worker, SEED + 1)
     train(other_model, other_optimizer, batches[2:])
     differed_before = not are_equal(gather_weights(other_model), saved_weights)

@@ -125,8 +125,8 @@ def measure_context_parallelism(worker: Worker) -> ComputingRank:
     weight = weight.to(worker.device, torch.bfloat16)
     exact = compute_attention_gradient(torch, sequence.cpu().double(), weight.cpu().double())
 
-    # In one process: over the whole sequence, and over each rank's part by itself. Then over this
-    # rank's part, with the other ranks.
+    # Compute the gradient three times: in this process over the whole sequence; over each rank's
+    # part by itself; and over this rank's part, together with the other ranks.
     with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
         plain = compute_attention_gradient(torch, sequence, weight)
         separate_gradients = []
@@ -156,9 +156,9 @@ def measure_context_parallelism(worker: Worker) -> ComputingRank:
 def compute_attention_gradient(torch: Any, sequence: Any, weight: Any) -> Any:
     """Return the gradient of the weight that projects a sequence to causal self-attention's inputs.
 
-    The sequence is [rows, tokens, WIDTH], the weight and the result [3 * WIDTH, WIDTH]: query, key
-    and value. The loss is the sum of (attention's output - 1)^2. A sum over tokens, unlike a mean,
-    adds up from the parts of a sequence, and so do its gradients.
+    The sequence is [rows, tokens, WIDTH]. The weight and the result are [3 * WIDTH, WIDTH], for
+    query, key and value. The loss is the sum of (attention's output - 1)^2: unlike a mean, the sums
+    over the parts of a sequence add up to that of the whole, and so do the gradients.
     """
     functional = torch.nn.functional
     weight = weight.detach().clone().requires_grad_(True)

@@ -77,9 +77,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FoldersEvidence]]:
 
 
 def list_folders(environment: UserEnvironment, variables: Sequence[str]) -> dict[str, str]:
-    """Return the working folder, and those that variables name as far as they are set.
+    """Return the working folder, and the folders that these variables name, if they are set.
 
-    The result is what names the folder -> its path.
+    The result is the name of the variable (or WORKING_FOLDER) -> the folder's path.
     """
     folders = {WORKING_FOLDER: environment.directory}
     for name in variables:
@@ -144,16 +144,15 @@ def judge(_subject: str, _expect: FoldersExpect, evidence: FoldersEvidence) -> F
         owner = folder["owner"]
         mode = folder["mode"]
         state = f"uid {owner}'s, mode {mode}"
-        # Then owner and mode are those of the nearest folder above it.
+        # Owner and mode of a folder that does not exist are those of the nearest one above it.
         if not folder["exists"]:
             state = f"it can't be made: the folder above is {state}"
 
         fault = f"user {user} can't write to {name}, {path} ({state})"
-        # What to add to the Dockerfile.
         remedy = f"`RUN mkdir -p {path} && chown {user} {path}` as root"
         faults.append(f"{fault}: {remedy}")
 
-    # All folders but the working folder have the name of a variable.
+    # All folders but the working folder are named by variables.
     named_by_variables = len(folders) - 1
     working_folder = folders[WORKING_FOLDER]["path"]
     good = f"user {user} can write to {working_folder}"

@@ -48,11 +48,11 @@ class AssemblersEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AssemblersEvidence]]:
-    """Ask the ptxas (CUDA's assembler) of each claim which GPUs it knows, and yield the answer.
+    """Ask ptxas, CUDA's assembler, which GPUs it knows, and yield the answer for each claim.
 
-    A claim is one promise about the image: here that the ptxas in a folder knows some GPUs (`90` is
-    sm_90). Triton may have two programs in its folder, for different GPUs: each has to list its
-    own. The answer is the path of a program -> what `run_assembler` returns.
+    A claim says that the ptxas in a folder knows some GPUs (`90` for sm_90). Triton may have two of
+    them in its folder, for different GPUs: then each is asked. The answer is the path of a ptxas ->
+    what `run_assembler` returns.
     """
     for claim in claims:
         folder = assembler_folder(claim.expect["folder"])
@@ -92,11 +92,10 @@ def assembler_for(arch: int, folder: Path) -> str:
 
 
 def run_assembler(program: str, expected_archs: list[int]) -> Assembler:
-    """Return the GPUs that `ptxas --help` lists, or the error in place of them.
+    """Return the GPUs that `ptxas --help` lists, such as 90 for sm_90, or an error.
 
-    `program` is the path of the ptxas. `expected_archs`, the GPUs that it has to know, are not
-    compared here: the result repeats them (`asked`), for the judge. `archs` are the GPUs that the
-    program lists, `90` for sm_90. `error` is empty if it ended with status 0 and listed some.
+    `program` is the path of the ptxas. `expected_archs` are the GPUs that it has to know. They are
+    not compared here, but repeated in the result (`asked`), for the judge.
     """
     try:
         done = subprocess.run(

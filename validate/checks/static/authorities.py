@@ -46,12 +46,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
 
 def compare(brought: Sequence[Path], trusted: Path) -> Measured:
-    """Return how the authorities that are trusted differ from those that Debian brought.
+    """Count the certificate authorities that are trusted, that were added, and that are lost.
 
-    `brought` are Debian's certificate files, `trusted` is the folder of what is trusted. Programs
-    look authorities up there in one of two ways, so one counts as lost if either of them lacks it.
-    The result has counts of certificates: all that are trusted either way, those among them that
-    Debian did not bring (`added`), and Debian's that are lost.
+    `brought` are Debian's certificate files, `trusted` is the folder of what is trusted. Added are
+    those that Debian did not bring. Programs look authorities up in one of two ways: an authority
+    of Debian's is lost if it is not found in both.
     """
     of_debian = set()
     for file in brought:

@@ -76,7 +76,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     files = 0
     faults: dict[str, str] = {}
     for path in sorted(paths):
-        # Empty for a file that is no bytecode.
+        # This is empty for a file that is not bytecode.
         source = source_of_bytecode(path)
         # Python never looks at bytecode of another release, nor at one whose source is gone.
         if tag not in path or source not in paths or not path.startswith(prefixes):
@@ -105,15 +105,15 @@ def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], pyth
     """
     try:
         content = memoryview(Path(path).read_bytes())
-        # `source_stamp`, 8 bytes, is the time and size of the source, or its hash: `flags` say.
+        # `flags` say what `source_stamp` is: time and size of the source, or its hash.
         magic, flags, source_stamp = _HEADER.unpack(content[: _HEADER.size])
     except (OSError, struct.error):
         return "cut short"
     if not has_whole_code(content[_HEADER.size :], magic):
         return "cut short"
 
-    # The magic number is the release's number and CR LF. Of a release that is not in the table, it
-    # can't be compared.
+    # The magic number of a release is a number and CR LF. A release that is not in the table can't
+    # be compared.
     number = _MAGIC_NUMBERS.get(python)
     if number and magic != _CR_LF + number:
         return f"not of Python {python}"
@@ -133,11 +133,11 @@ def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], pyth
 
 
 def has_whole_code(code: memoryview, magic: int) -> bool:
-    """Return whether the code behind a header can be read, and so is not cut short.
+    """Return whether the code of a `.pyc` file is complete.
 
-    `code` is what follows the header, and `magic` the header's number of the Python that wrote it.
-    Code of another Python than the one that runs here can't be read: it only must not be empty.
+    `code` is all that follows the header. `magic` is the number of the Python that wrote it.
     """
+    # This Python can't read code of another one. Then it only must not be empty.
     if magic != _OWN_MAGIC:
         return bool(code)
     try:

@@ -79,7 +79,7 @@ def compare(database: str, image: ImagePaths) -> Measured:
     /var/lib/dpkg. `image` has the mode, owner and size of every path.
     """
     states = debian.package_states(database)
-    # Paths with the packages that have them and their MD5 sums, and paths of configuration files.
+    # All files of Debian packages, with their MD5 sums.
     owned = debian.read_package_files(database)
     plain_files = []
     for path in owned.md5:
@@ -99,7 +99,7 @@ def compare(database: str, image: ImagePaths) -> Measured:
             continue
         package = owned.packages.get(path, "")
         is_emptied = path in measured_sums and not image.facts[path].st_size
-        # People edit configuration files and remove them. Nobody empties one: a full disk does.
+        # People edit configuration files, and remove them. An empty one is a sign of a full disk.
         if path in owned.configuration and not is_emptied:
             edited.append(path)
         elif path in image.facts:
@@ -107,7 +107,7 @@ def compare(database: str, image: ImagePaths) -> Measured:
         else:
             missing[path] = package
 
-    # The lists are cut, and the counts are of all.
+    # Lists are cut. Counts are not.
     return {
         "packages": len(states),
         "files": len(measured_sums),
@@ -124,8 +124,7 @@ def compare(database: str, image: ImagePaths) -> Measured:
 def find_unreadable(paths: Iterable[str], image: ImagePaths) -> list[str]:
     """Return the paths that the user of this process can't read, or not look for.
 
-    `image` lists the image's paths. Its `unreadable` are folders that can't be listed: whether a
-    path below one exists is not known. On the host, files are read as root, who can read all.
+    A path can't be looked for if it lies below a folder that can't be listed (`image.unreadable`).
     """
     closed_folders = []
     for folder in image.unreadable:
@@ -137,7 +136,7 @@ def find_unreadable(paths: Iterable[str], image: ImagePaths) -> list[str]:
         if path.startswith(prefixes):
             unreadable.append(path)
             continue
-        # A link is not read: where it leads to may be missing.
+        # Links are not read, because their target may be missing.
         facts = image.facts.get(path)
         is_file = facts is not None and is_plain_file(facts)
         if is_file and not os.access(path, os.R_OK):
@@ -185,8 +184,8 @@ def find_packages_without_sums(owned: debian.PackageFiles, image: ImagePaths) ->
 def is_unfinished(state: str) -> bool:
     """Return whether dpkg left a package in this state half-way: `install ok half-configured`.
 
-    A state is what is wanted of the package, an error flag, and what it is. Whatever has another
-    form is unfinished.
+    A state has three words: what dpkg is to do with the package, an error flag, and what it is now.
+    A state of another form counts as half-way.
     """
     if state.count(" ") != 2:
         return True
@@ -206,7 +205,7 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     in the reason. UNPROVEN: some files can't be read, and the others show no fault.
     """
     if not evidence["packages"]:
-        # Where dpkg has sums of files, but no package, its `status` was lost or emptied.
+        # If dpkg has sums of files, there were packages, and its `status` was lost or emptied.
         has_sums = bool(evidence["files"] or evidence["missing_count"])
         if expect["image_kind"] == ImageKind.ON_CUSTOM_BASE and not has_sums:
             return passed("its base has no Debian packages")
@@ -214,7 +213,7 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
 
     faults = []
 
-    # Packages first: what is wrong with their files often follows.
+    # Packages come first, because they often explain what is wrong with files.
     for name, state in evidence["unfinished"].items():
         faults.append(f"Debian's {name} is in the state `{state}`")
     for path, package in evidence["altered"].items():
@@ -230,7 +229,7 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     if edited:
         good += f"; edited configuration: {listed(edited)}"
 
-    # Nobody knows what these files hold. Recorded evidence of before 2026-11-29 lacks the key.
+    # Evidence from before 2026-11-29 does not have this key.
     unreadable = evidence.get("unreadable")
     if unreadable and not faults:
         return unproven(f"{good}, but {listed(unreadable)} can't be read by this user")

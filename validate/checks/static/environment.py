@@ -154,8 +154,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]
     settings_files: dict[str, list[str]] = {}
     for file in read_files(_SETTINGS_FILES, user):
         settings_files[file.path] = list_settings(file.lines)
-    # Over these files the suite has mounted its own (images/validation/own_python.py). What they
-    # hold is not known, so each is reported as if it had a setting.
+    # Our own mounts hide these files of the image (images/validation/own_python.py). Their content
+    # is not known, so each is reported as if it had a setting.
     for path in user.hidden:
         settings_files[path] = [_CANNOT_BE_READ]
     python_start: PythonStart = {
@@ -182,10 +182,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]
 
 
 def list_unknown(names: Iterable[str], expect: Mapping[str, Any]) -> list[str]:
-    """Return those of these variables of which a claim says nothing: no pattern matches the name.
+    """Return the variables that a claim about a derived image says nothing about.
 
-    `expect` is what the claim (a promise about the image) says of a derived image, one that a user
-    built on ours. It has patterns of names under four keys.
+    `names` are those that the image sets. `expect` has patterns of names under four keys.
     """
     patterns: list[str] = []
     for key in ("required", "denied", "allowed", "harmless"):
@@ -228,7 +227,7 @@ def read_files(patterns: Iterable[str], user: UserEnvironment) -> Iterator[TextF
     home = user.environ.get("HOME") or "/nonexistent"
     for pattern in patterns:
         path = Path(pattern.replace("$HF_HOME", hugging_face_home).replace("~", home))
-        # A folder that this user can't list has no files for it.
+        # Skip folders that this user can't list.
         with contextlib.suppress(OSError):
             for file in sorted(path.parent.glob(path.name)):
                 if not file.is_file():
@@ -280,26 +279,27 @@ def does_nothing(file: Path) -> bool:
 def is_as_debian_brought(path: str, packages: debian.PackageFiles) -> bool:
     """Return whether a file belongs to a Debian package and has the MD5 sum that dpkg recorded.
 
-    A base whose owner removed dpkg has no such record. Of the files that Python runs when it
-    starts, Debian brings one, so that one is known by its content.
+    Debian brings one file that Python runs when it starts: sitecustomize.py.
     """
     recorded = packages.md5.get(debian.real_path(path))
+    # If the owner of a base image removed dpkg, nothing is recorded. Its content is known.
     if not packages.md5 and path.endswith("/sitecustomize.py"):
         recorded = _SITECUSTOMIZE_OF_DEBIAN
     if recorded is None or not Path(path).is_file():
         return False
-    # Not a matter of security: dpkg records nothing stronger, and `files` does not cover these.
+    # MD5 is not secure, but dpkg records nothing stronger.
     return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest() == recorded
 
 
 def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidence) -> Finding:
-    """Fail where a variable, a settings file or start-up code changes what users run.
+    """Fail if a variable, a settings file or start-up code changes what users run.
 
-    That is: a `required` variable has another value, a `denied` one is set, a settings file has
-    more than comments, or code that belongs to no package runs whenever Python starts. A derived
-    image may set the variables that a pattern of `allowed` matches, and those that it declares.
-    What it sets besides is reported. So are settings of installers in a custom base, which may
-    name its organisation's package index.
+    Faults are: a `required` variable has another value, a `denied` one is set, a settings file has
+    more than comments, or code that belongs to no package runs whenever Python starts.
+
+    A derived image may set variables that are `allowed`, and those that it declares. Its other
+    variables are only reported, and so are some settings files of custom bases
+    (`reported_files`).
     """
     faults = list(find_variable_faults(expect, evidence))
     reported_files = []
@@ -322,11 +322,10 @@ def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidenc
 
 
 def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidence) -> Iterator[str]:
-    """Yield variables that are not set as required, and denied ones that are set, also by files.
+    """Yield a sentence for each variable that is not set as required, or is set although denied.
 
-    `expect` is what should be, `evidence` what was found. Each fault is a sentence. A variable may
-    be both: required, by its name, and denied by a pattern. Then it is only wrong where it has
-    another value than the required one.
+    Variables are set in the image's configuration, or by files that shells read. One may be both
+    required by its name and denied by a pattern. Then its required value is right.
     """
     required = expect["required"]
     denied = expect["denied"]
@@ -354,8 +353,8 @@ def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidenc
             reason = reason_against(name, denied)
             yield f"{name}={value} is set: {reason}"
 
-    # Lines of files that shells read, such as `export NAME="VALUE"`, with the name of a denied
-    # variable. Only one that sets the required value is right.
+    # Lines of files that shells read, such as `export NAME="VALUE"`. All of them set a variable
+    # that is denied, which is right only if it is required and gets the required value.
     for line in evidence["in_files"]:
         file = line["file"]
         name = line["name"]

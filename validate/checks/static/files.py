@@ -105,14 +105,15 @@ def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
     different hashes (`in_conflict`), or that none lists (`unowned`), and packages without a RECORD.
     Only the first of many are listed.
     """
-    # Path -> owner -> recorded hash; and path -> hash of the file, empty if it can't be read.
+    # Path -> package that lists it -> the hash in its RECORD.
     recorded = recorded_hashes(distributions)
+    # Path -> hash of the file; empty if it can't be read.
     measured = hash_all(list(recorded), "sha256")
     wrong: list[WrongFile] = []
     in_conflict: list[Conflict] = []
     for path, hash_by_owner in recorded.items():
         measured_hash = to_record_hash(measured[path])
-        # The owners whose content the file has, and those for whom it is wrong.
+        # Packages whose RECORD has the file's hash, and packages whose RECORD has another one.
         holds = []
         others = []
         for owner, recorded_hash in sorted(hash_by_owner.items()):
@@ -181,8 +182,9 @@ def recorded_hashes(distributions: Sequence[Distribution]) -> dict[str, dict[str
 def find_unowned(distributions: Sequence[Distribution]) -> Iterator[str]:
     """Yield importable files and folders beside installed packages that no RECORD lists.
 
-    Bytecode in `__pycache__` belongs to its source. Only folders that hold a distribution with a
-    RECORD are looked at, and none with a RECORD that this user may not read: it may list any file.
+    Only folders of packages with a RECORD are looked at. If this user may not read one of the
+    RECORDs in a folder, the folder is left out: that RECORD may list any file. Bytecode in
+    `__pycache__` belongs to its source.
     """
     owned: set[str] = set()
     locations: set[str] = set()
@@ -196,7 +198,7 @@ def find_unowned(distributions: Sequence[Distribution]) -> Iterator[str]:
         for folder in find_empty_packages(location):
             yield f"{folder}/"
         for folder, subfolders, names in os.walk(location):
-            # os.walk goes on with what is left in this list.
+            # os.walk enters only folders that are in this list.
             subfolders[:] = [name for name in subfolders if name != "__pycache__"]
             for name in names:
                 path = f"{folder}/{name}"
@@ -209,8 +211,8 @@ def find_unowned(distributions: Sequence[Distribution]) -> Iterator[str]:
 def find_empty_packages(location: str) -> Iterator[str]:
     """Yield the folders with an importable name that hold no file, or nothing but bytecode.
 
-    Such a folder is imported as a namespace package (PEP 420). An uninstallation leaves it, and
-    code that asks whether apex is there, for example, takes it for the package.
+    An uninstallation may leave such a folder. Python imports it as a namespace package (PEP 420),
+    so code that asks whether apex is installed, for example, takes it for the package.
     """
     for entry in os.scandir(location):
         if not entry.name.isidentifier() or not entry.is_dir(follow_symlinks=False):
@@ -233,14 +235,15 @@ def file_size(path: str) -> int:
 
 
 def hash_all(paths: Sequence[str], kind: str) -> dict[str, str]:
-    """Return the hexadecimal hash of each file, of a kind such as `sha256`, computed on all cores.
+    """Return the hash of each file in hexadecimal digits, computed on all cores.
 
-    The hash is empty for what is no file or can't be read.
+    `kind` is the kind of hash, such as `sha256`. The hash is empty if there is no such file, or it
+    can't be read.
     """
     ordered = sorted(paths, key=file_size, reverse=True)
     count = len(ordered) // _FILES_A_TASK + 1
-    # As cards are dealt: task 0 of 3 gets the files 0, 3, 6 and so on. So each task gets large and
-    # small files, and no core waits for another one at the end.
+    # Deal the files out like cards: task 0 of 3 gets the files 0, 3, 6 and so on. So each task gets
+    # large and small files, and all tasks take about as long.
     tasks = [(kind, ordered[start::count]) for start in range(count)]
     digests: dict[str, str] = {}
     for part in map_on_all_cores(hash_files, tasks):
@@ -263,7 +266,7 @@ def hash_file(path: str, kind: str, buffer: memoryview) -> str:
     """
     digest = hashlib.new(kind, usedforsecurity=False)
     try:
-        # Without O_NONBLOCK, to open a FIFO would wait for ever.
+        # Without O_NONBLOCK, opening a named pipe would wait for ever.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -302,7 +305,7 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
     # The evidence lists only the first of many.
     faults += count_unlisted(evidence, "unowned", "files belong to no distribution")
     for distribution in evidence["without_record"]:
-        # Python packages of Debian's bring no RECORD: dpkg has the sums of their files.
+        # Debian's Python packages have no RECORD: dpkg has the sums of their files.
         if not distribution["location"].endswith("/dist-packages"):
             name = f"{distribution['name']} in {distribution['location']}"
             faults.append(f"{name} has no readable RECORD")

@@ -145,9 +145,9 @@ class LayersEvidence(TypedDict, total=False):
 def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -> Finding:
     """Fail where a label, or the architecture, is not what the matrix says.
 
-    The label of silent faults names issues of the image's versions that give wrong results without
-    an error. The verdict is UNPROVEN if only this label is incomplete. Whether the image holds what
-    the labels say is left to `pins`.
+    One label names silent faults: issues of the image's versions that give wrong results without an
+    error. The verdict is UNPROVEN if only this label is incomplete. Whether the versions in labels
+    are true is left to `pins`.
     """
     measured = evidence["labels"]
     faults = []
@@ -173,8 +173,7 @@ def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -
         )
 
     good = f"{len(expect['labels'])} labels say what the matrix says"
-    # Any edit of the matrix changes the revision, also one that is about other images only: another
-    # revision is reported, and is no fault.
+    # Another revision is no fault: any edit of the matrix changes it, even for other images.
     revision = measured.get(f"{_LABELS}matrix-revision")
     if "revision" in expect and expect["revision"] != revision:
         good += f", by revision {revision}"
@@ -198,7 +197,7 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
     image_kind = expect.get("image_kind")
     is_derived = image_kind == ImageKind.DERIVED
     entrypoint = evidence["entrypoint"]
-    # Where our build sets no entrypoint, that of a custom base stays, and is reported.
+    # If our build sets no entrypoint, that of a custom base stays.
     is_of_base = image_kind == ImageKind.ON_CUSTOM_BASE and not expect["entrypoint"]
     # An image without USER runs as root.
     user = evidence["user"] or "root"
@@ -239,7 +238,7 @@ def find_harmful_settings(expect: SettingsExpect, evidence: ImageEvidence) -> It
                 f"{folder} is a volume: a container keeps its own copy of what our image has there"
             )
 
-    # Where it is not known which variables our build sets, none can be reported.
+    # Older claims do not say which variables our build sets.
     if "variables" not in expect:
         return
     for name in evidence["driver"]:

@@ -116,8 +116,8 @@ class HygieneEvidence(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
     """Look at every file of the image once, and yield the result with the subject of each claim.
 
-    Found are leftovers of a build, secrets such as keys, and what lies in the user's home. Every
-    claim gets all of it, and judges its part.
+    It finds leftovers of a build, secrets such as keys, and the mode of the user's home. The
+    evidence is the same for all claims, and each judges a part of it.
     """
     user, _, distributions = installed.read_user_python()
     patterns: dict[str, str] = {}
@@ -126,8 +126,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
 
     image = read_image_paths()
     files = list_files(image)
-    # Without dpkg, nothing says which files of the system its packages brought: gcc's headers, for
-    # example, have lines that look like a password.
+    # Folders in which no secrets are looked for. Some files of Debian's packages, such as gcc's
+    # headers, look as if they had a password. If dpkg is gone, these are not known one by one.
     aside = _DPKGS_NOTES if debian.read_package_files().md5 else _SYSTEM_FOLDERS
     secrets, searched_files = find_secrets(files, list_known_files(distributions), aside)
     evidence: HygieneEvidence = {
@@ -155,10 +155,10 @@ def list_files(image: ImagePaths) -> dict[str, int]:
 
 
 def list_known_files(distributions: Iterable[Distribution]) -> set[str]:
-    """Return the files of which a package has a checksum: other checks compare them with it.
+    """Return the files for which a package has a checksum. Other checks compare them with it.
 
-    What an installer writes into a package's folder has one, too, but is not the package's: pip's
-    `direct_url.json` may hold the address, with its password, that a package came from.
+    Notes that an installer writes about a package are left out: pip's `direct_url.json` may hold an
+    address with a password.
     """
     known_files = set(debian.read_package_files().md5)
     for distribution in distributions:
@@ -185,8 +185,8 @@ def find_leftovers(files: Mapping[str, int], patterns: Iterable[str]) -> dict[st
 
     `files` is path -> bytes.
     """
-    # find_pattern(path) returns the first pattern that the path matches, or None.
-    # The most specific pattern counts: `*/.cache/venvs/*` before `*/.cache/*`.
+    # find_pattern(path) returns the longest pattern that the path matches, or None: for example
+    # `*/.cache/venvs/*` and not `*/.cache/*`.
     find_pattern = first_of(sorted(patterns, key=len, reverse=True))
     leftovers: dict[str, Leftover] = {}
     for path, size in files.items():
@@ -201,10 +201,11 @@ def find_leftovers(files: Mapping[str, int], patterns: Iterable[str]) -> dict[st
 def find_secrets(
     files: Mapping[str, int], known_files: Collection[str], aside: tuple[str, ...]
 ) -> tuple[list[Secret], int]:
-    """Return the credentials among these files, and how many of the files were read for them.
+    """Return the credentials in these files, and how many files were read to find them.
 
-    `files` is path -> bytes. `known_files` are not read, nor is their bytecode, nor is what lies
-    below the folders `aside`, nor are the tests of Python itself.
+    files: path -> size in bytes.
+    known_files: are not read, and neither is their bytecode.
+    aside: folders whose files are not read. Tests of Python itself are not read either.
     """
     secrets: list[Secret] = []
     searched_files = 0
@@ -225,11 +226,11 @@ def find_secrets(
 
 
 def is_as_wheel_brought(path: str) -> bool:
-    """Return whether a RECORD in a folder above a file lists it with the hash that it has.
+    """Return whether a file is just as the wheel of an installed package brought it.
 
-    RECORD is the list of files in an installed package. Raises OSError if the file can't be read.
-    So are files of packages that no other check looks at: those of the Python that a base brings.
-    Its pip has examples of addresses with a password.
+    It is if the package's list of files (RECORD), in a folder above, has the file with the same
+    hash. No other check looks at packages of a base image's Python, and its pip has examples of
+    addresses with a password. Raises OSError if the file can't be read.
     """
     digest = to_record_hash(hashlib.sha256(Path(path).read_bytes()).hexdigest())
     for folder in Path(path).parents:
@@ -243,9 +244,9 @@ def is_as_wheel_brought(path: str) -> bool:
 
 
 def find_credentials(path: str, size: int) -> Iterator[Secret]:
-    """Yield the credentials in a file of `size` bytes. Of a large one only the beginning is read.
+    """Yield the credentials in a file of `size` bytes. Only the beginning of a large one is read.
 
-    A file that can't be read has no credentials.
+    Nothing is yielded for a file that can't be read.
     """
     content = b""
     with contextlib.suppress(OSError), Path(path).open("rb") as stream:

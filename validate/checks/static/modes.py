@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypedDict
 
 from validate.checks import RunAs, Settings
@@ -269,11 +269,8 @@ def only_topmost(faults: Mapping[str, str]) -> dict[str, str]:
     """
     topmost: dict[str, str] = {}
     for path in sorted(faults):
-        # Go up until a folder has a fault, or the root is reached: its name is empty here.
-        folder = path.rpartition("/")[0]
-        while folder and folder not in faults:
-            folder = folder.rpartition("/")[0]
-        if not folder:
+        folders_above = [str(folder) for folder in PurePosixPath(path).parents]
+        if faults.keys().isdisjoint(folders_above):
             topmost[path] = faults[path]
     return topmost
 

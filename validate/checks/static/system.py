@@ -153,8 +153,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | Verb
 def start_program(name: str, arguments: Sequence[str], user: UserEnvironment) -> Program:
     """Run a program on the user's PATH with arguments that make it print its version.
 
-    Return its path, and the first line that it prints: as `version` if it exits with 0, else as
-    `error`. The path is None if there is no such program; `error` is also why it can't be started.
+    Returns its path, or None if there is no such program. The first line that it prints is the
+    `version` if it exits with 0, and else the `error`. `error` is also why it can't be started.
     """
     path = shutil.which(name, path=user.environ.get("PATH", ""))
     if path is None:
@@ -174,10 +174,10 @@ def start_program(name: str, arguments: Sequence[str], user: UserEnvironment) ->
 def read_nccl(
     folders: Sequence[str], user: UserEnvironment, libraries: Mapping[str, OpenedLibrary]
 ) -> Nccl:
-    """Return the NCCL that torch loads, and which of these libraries it opens.
+    """Return the file of NCCL that torch loads, and which of these libraries NCCL opens by name.
 
-    It opens those whose names its file contains. `folders` are those of sys.path; `libraries` is
-    SONAME -> names by which the library may be opened. Without NCCL, the path is None. Raises
+    `folders` are those of sys.path. `libraries` is SONAME -> names by which the library may be
+    opened. NCCL opens those names that its file contains. Without NCCL, the path is None. Raises
     ValueError if its file is empty.
     """
     # torch takes NCCL from a wheel, else from where the loader finds it.
@@ -199,7 +199,7 @@ def read_nccl(
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
         for name in sorted(names):
-            # As a whole C string, which ends with a zero and follows another one.
+            # Look for the whole name: strings are between two zero bytes.
             if content.find(b"\0%s\0" % name.encode()) >= 0:
                 opens.append(name)
     return {"path": path, "opens": opens}
@@ -234,17 +234,16 @@ def open_library(library: OpenedLibrary) -> Library:
 
 
 def open_providers() -> dict[str, Provider]:
-    """Open the provider, a library, of each network driver that the system names.
+    """Open the provider of each network driver that the system names: driver -> what was found.
 
-    The result is driver -> its provider. A provider is searched for as libibverbs does: in the
-    folder beside libibverbs, under its private version. This process must have libibverbs open
-    (open_library). Without it there are no providers.
+    libibverbs reaches network cards through such providers. They are libraries in a folder beside
+    it, named by driver and version: libmlx5-rdmav34.so. Empty if this process has not opened
+    libibverbs (open_library).
     """
-    # The path of the libibverbs that this process has mapped into its memory.
     verbs = next(iter(list_mapped_files(_VERBS)), None)
     if verbs is None:
         return {}
-    # `34` of the symbol version IBVERBS_PRIVATE_34: mlx5's provider is then libmlx5-rdmav34.so.
+    # libibverbs has a symbol version such as IBVERBS_PRIVATE_34, from which the 34 is taken.
     symbol_versions = " ".join(sorted(dynsym.read(verbs).defined_versions))
     private_version = _PRIVATE_VERSION.search(symbol_versions)
     version = private_version[1] if private_version else ""
@@ -288,10 +287,10 @@ def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> 
             faults.append(f"there is no {name} on the PATH")
             continue
         error = program.get("error")
-        # A program that only complains about its user does run.
+        # Some programs complain that their user has no name. They run all the same.
         if error is not None and not error.startswith(_USER_HAS_NO_NAME):
             faults.append(f"{program['path']} does not run: {error}")
-    # Some programs print their whole configuration behind the version.
+    # Some programs print their whole configuration after the version.
     versions = [
         program.get("version", "")[:_VERSION_CHARACTERS]
         for program in evidence["programs"].values()
@@ -309,8 +308,8 @@ def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> 
     libraries = expect["libraries"]
     if nccl["path"] is None:
         return unproven("there is no libnccl.so.2 whose loader could be followed")
-    # The names by which the NCCL that we know opens these libraries. A file without any of them is
-    # an NCCL that finds RDMA in another way, of which this check knows nothing.
+    # The names by which NCCL opens these libraries, as far as is known. If its file has none,
+    # this NCCL finds RDMA in another way.
     expected_names: set[str] = set()
     for library in libraries.values():
         if library["by_nccl"]:
@@ -331,7 +330,10 @@ def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> 
 
 
 def library_faults(libraries: Mapping[str, Library]) -> Iterator[str]:
-    """Yield what NCCL would not get of rdma-core's libraries (SONAME -> what was measured)."""
+    """Yield a sentence for each library of rdma-core that NCCL could not use.
+
+    `libraries` is SONAME -> what was measured.
+    """
     for name, measured in libraries.items():
         if "path" in measured and measured["path"] is None:
             # Evidence from before 2026-11-29, when the loader was followed and not asked.
