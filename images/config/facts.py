@@ -74,11 +74,10 @@ def within(version: str, version_range: str) -> bool:
 
 
 def nearest(cudas: Iterable[Minor], torch_cuda: Minor) -> Minor | None:
-    """Return which of its libraries bitsandbytes loads beside torch's CUDA, by the library's CUDA.
+    """Return the CUDA of the library that bitsandbytes loads, which has one for each of `cudas`.
 
-    `cudas` are those that it has a library for. The rule (`same-major`): the same CUDA, else the
-    nearest lower minor of that major, else the nearest higher one. None if it has none of that
-    major.
+    It takes the library for torch's CUDA. If there is none, it takes the nearest lower minor of the
+    same major, else the nearest higher one. None if there is no library of that major.
     """
     same_major = [cuda for cuda in cudas if cuda.major == torch_cuda.major]
     not_newer = [cuda for cuda in same_major if cuda <= torch_cuda]
@@ -186,13 +185,13 @@ class PrebuiltRelease(DeviceCode):
         """Return the parts of a wheel's file name that contradict its row: `version 2.8.3`.
 
         `wheel` is the row: the file name, and the CUDA, torch, C++ ABI and Python that it is for.
-        Compared are the package, the version, the build and the tags. Empty: there is none.
+        The list is empty if package, version, build and tags agree.
         """
         name, version, _, tags = parse_wheel_filename(wheel.file)
         contradictions = []
         if name != self.package:
             contradictions.append(f"package {name}")
-        # `public`: the version without its local part.
+        # `public` is the version without its local part.
         if version.public != str(Version(self.version)):
             contradictions.append(f"version {version.public}")
         # A file name need not have a local version (+cu12torch2.7cxx11abitrue), but a wrong one is
@@ -323,8 +322,8 @@ class Conflict(Row):
     def requirements_without(self, versions: Mapping[str, str]) -> list[str]:
         """Return requirements of the packages that no longer conflict and downgrade none of them.
 
-        The package whose releases are too old (`<0.18`) gets the first that is not, `peft>=0.18`.
-        The others stay, or become newer. `versions`: those installed, by canonical name.
+        A package whose releases are too old (`<0.18`) gets the first that is not: `peft>=0.18`. All
+        others stay, or become newer. `versions` are the installed ones, by canonical name.
         """
         requirements = []
         for name, releases in self.packages.items():
@@ -482,16 +481,16 @@ class Facts(Row):
             raise ValueError(f"`minimum_drivers` has no row for CUDA {', '.join(without_driver)}")
 
     def on(self, platform: Platform) -> Self:
-        """Return the facts for a platform. On linux/arm64, what was not measured is unknown.
+        """Return the facts for a platform.
 
-        The tables of `arm64` take the place of those for x86-64. All other tables, such as those of
-        CUDA and of drivers, hold on both platforms. Raises KeyError for a release of torch or
-        bitsandbytes under `arm64` that the tables for x86-64 lack.
+        For linux/arm64, the tables under `arm64` replace those for x86-64. Other tables, such as
+        those of CUDA and of drivers, hold on both platforms. Raises KeyError if `arm64` has a
+        release of torch or bitsandbytes that the tables for x86-64 lack.
         """
         if platform is Platform.AMD64:
             return self
 
-        # A bitsandbytes release has other CUDA libraries there; all else is as on linux/amd64.
+        # On linux/arm64, a bitsandbytes release only has other CUDA libraries.
         bitsandbytes = {}
         for version, row in self.arm64.bitsandbytes.items():
             on_amd64 = self.bitsandbytes[version]

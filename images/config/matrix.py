@@ -45,8 +45,8 @@ class Sources:
         Every image has this hash as a label. Settings that are in none of these images are left
         out, so that a change of them does not change the images' digests.
         """
-        # `nightly` changes no image, and `prefix` only its name in the engine. Which index has a
-        # package is said by the lock, and which base is a user's own by the base's reference.
+        # Leave out what changes no image: `nightly`; `prefix`, which is part of the name in the
+        # engine; and `indexes` and `custom`, which show in the lock and in the base's reference.
         # `__all__` is pydantic's word for every row of a list or mapping.
         excluded: dict[str, Any] = {
             "nightly": True,
@@ -75,8 +75,8 @@ def _short_hash(content: list[Any]) -> str:
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
     """Read matrix.yaml and facts.yaml; the default of `matrix` is the checkout's matrix.yaml.
 
-    Raises UserError with every wrong key and value of a file at once. If there are none, it has
-    every name in the matrix that stands twice or points at nothing.
+    Raises UserError with all wrong keys and values of a file at once. If there are none, it has all
+    names in the matrix that are there twice or point at nothing.
     """
     matrix = matrix or MATRIX
     loaded_facts = load_facts(facts)
@@ -298,7 +298,7 @@ def _check_aliases(matrix: Matrix) -> Iterator[Fault]:
             yield Fault(("aliases", alias), cause, "rename the alias")
         if name not in image_names:
             cause = f"the alias {alias!r} names {name}, which is not in `images`"
-            # So low a cutoff finds the nearest names, however far.
+            # With this low cutoff, some names are always found.
             close = get_close_matches(name, image_names, cutoff=0.1)
             yield Fault(("aliases", alias), cause, f"name one of {', '.join(close)}")
 
@@ -378,7 +378,7 @@ def _check_profiles(matrix: Matrix) -> Iterator[Fault]:
         place: yamlfile.Path = ("profiles", name)
         yield from _check_names_of_profile(place, profile)
 
-        # `with_parent` looks one profile up and no further: it would miss what a third one pins.
+        # A profile may extend one that extends no other: `with_parent` looks no further up.
         parent = matrix.profiles.get(profile.extends)
         if profile.extends and (parent is None or parent.extends):
             cause = f"extends {profile.extends!r}, which is no profile, or extends one itself"

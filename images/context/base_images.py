@@ -160,10 +160,10 @@ def by_digest(base: Base, digest: str) -> str:
 
 
 def other_base(image: Image, labels: Mapping[str, str]) -> str:
-    """Return the base that an image stands on in place of the matrix's; empty: the matrix's own.
+    """Return the base of an image if it is another one than the matrix's; else an empty text.
 
-    An image that was built with --base has the name that the matrix gives, so its base must be said
-    beside the name. `labels` are those of the built image.
+    An image that was built with --base has the same name as one on the matrix's base, so messages
+    must name its base, too. `labels` are those of the built image.
     """
     base = BaseContext.from_labels(labels)
     if base.origin != "custom":
@@ -231,9 +231,8 @@ def _make_of_packages(
 def name_of_made(base: Base, labels: Mapping[str, str]) -> str:
     """Return the name of a base that is made here: `truetag-base:bookworm-53c4a35f26e4`.
 
-    Two workspaces may build on one engine, with other locks. With one name for both bases, each
-    would take it from the other while that one builds. So the name has a digest of `labels`, which
-    say of which packages the base is made, and how.
+    The name has a digest of `labels`, which say of which packages the base is made, and how. So two
+    workspaces with different locks, which build on one engine, do not take each other's base.
     """
     made_of = json.dumps(dict(labels), sort_keys=True)
     digest = sha256(made_of.encode())
@@ -252,7 +251,7 @@ def _find_or_pull(
 ) -> ImageInfo | None:
     """Return the image of a reference, for the base's platform, from the engine or a registry.
 
-    None: the engine lacks it, and no registry answers that has it.
+    None if the engine lacks it, and no registry answers that has it.
 
     `note` follows the reference in the line of progress about pulling.
     """
@@ -260,7 +259,7 @@ def _find_or_pull(
     # The engine may have the image of another platform under this name.
     if info and info.architecture == base.platform.architecture:
         return info
-    # The digest is asked for only to see whether a registry answers and has the image.
+    # Ask for the digest to see whether a registry answers and has the image.
     if engine.registry_digest(reference) is None:
         return None
     on_progress(f"pulling {reference}{note}")
@@ -288,7 +287,7 @@ def _read_custom(
     on_progress(f"{reference}: {facts}")
 
     obstacles = list(custom_base.find_obstacles(base, facts))
-    # Root installs what a user then runs: a Python below /root, say, only root can start.
+    # Some Pythons only root can start, such as one below /root.
     if facts.python and not _can_start(engine, reference, facts, user):
         obstacles.append(f"users other than root can't start its {facts.python}")
     if obstacles:

@@ -136,7 +136,7 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
     Raises UserError if a package can't be fetched, or if mmdebstrap fails.
     """
     with tempfile.TemporaryDirectory(prefix="truetag-debian-") as scratch:
-        # mmdebstrap may read it as another user.
+        # mmdebstrap may run as another user, who must be able to enter the folder.
         Path(scratch).chmod(0o755)
         repository = Path(scratch, "packages")
         _make_repository(base, lock, host, repository)
@@ -167,7 +167,7 @@ def _run_mmdebstrap(command: Sequence[str], suite: str, host: HostSettings) -> I
         try:
             while chunk := tar.read(_CHUNK):
                 yield chunk
-        # Whoever reads the tar may stop early: then mmdebstrap must not go on.
+        # If the caller stops reading early, stop mmdebstrap, too.
         except BaseException:
             process.terminate()
             raise
@@ -223,8 +223,8 @@ def _mmdebstrap_command(base: Base, lock: DebianLock, repository: Path) -> list[
     command += [f"--include={','.join(debian.EXTRA_PACKAGES_OF_BASE)}", "--format=tar"]
     command += [f"--dpkgopt={option}" for option in _DPKG_OPTIONS]
     sources = shlex.quote(_sources(lock))
-    # Shell code that mmdebstrap runs when all packages are installed; $1 is the new root. It takes
-    # away what differs from run to run (_STRIP), and names Debian's mirrors in place of the
+    # mmdebstrap runs this shell code when all packages are installed; $1 is the new root. The code
+    # removes files that differ from run to run (_STRIP), and names Debian's mirrors in place of the
     # repository.
     hook = f"{_STRIP}; printf '%s\\n' {sources} >\"$1\"/etc/apt/sources.list"
     command += [f"--customize-hook={hook}"]

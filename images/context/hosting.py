@@ -272,9 +272,8 @@ def _is_folder(name: str, value: str) -> bool:
 def find_bundle(env: Mapping[str, str]) -> tuple[bytes | None, list[str]]:
     """Return the first bundle of certificates that a variable names, or None; and warnings.
 
-    `env` are environment variables. Some of them, such as SSL_CERT_FILE, may name a file; its
-    content is returned. There is a warning for each such variable before it that names something
-    else.
+    Some variables of `env`, such as SSL_CERT_FILE, may name a file of certificates; its content is
+    returned. There is a warning for each variable before it that names something else.
     """
     warnings: list[str] = []
     for name in _CA_VARIABLES:

@@ -130,10 +130,11 @@ def match_todays_build(labels: Mapping[str, str], image: Image) -> bool:
 
 
 def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return what an image lacks by its own labels: package, or `NAME extensions` -> why.
+    """Return the packages that an image lacks, as its own label says: name -> why.
 
-    `image` is what the matrix says of it today. Only optional packages and compiled extensions of a
-    profile may be lacking. All else that the label names is ignored, and so is a damaged label.
+    A name may also be `NAME extensions`, for the compiled extensions of a package. Only names that
+    the matrix allows to be lacking are returned (`image` is the matrix's row). A damaged label
+    counts as empty.
     """
     try:
         declared = json.loads(labels.get(f"{LABELS}.missing", "{}"))

@@ -57,14 +57,14 @@ def of_build(
     if unknown:
         return Origin(record=record, unknown=unknown)
 
-    # A base that was made here has labels about its Debian packages and how it was made: its recipe
-    # is a digest of those.
+    # The recipe of a base that was made here is a digest of its labels, which say of which Debian
+    # packages it was made, and how.
     debian_lock = debian.find(image.base, locks) if base.origin == "bootstrapped" else None
     labels_of_base = bootstrap.labels(debian_lock) if debian_lock else {}
     recipe_of_base = base_recipe(base, labels_of_base)
 
-    # `wheels` may have the installer (uv), which leaves nothing in the image: only wheels of pinned
-    # packages count.
+    # Only wheels of pinned packages count. `wheels` may also have the installer (uv), which is not
+    # in the image.
     stems = {pin.wheel_stem for pin in image.pins}
     own_wheels = {file: digest for file, digest in wheels.items() if stem_of(file) in stems}
     recipe = image_recipe(
@@ -87,15 +87,15 @@ def of_labels(
     """Return what an existing image is made of, by its labels, with the record of builds.
 
     What it is made of is a digest for each layer (its recipe). Usually these are the digests of a
-    build of today. If the image's label names others, and the record has them, the image was built
-    from older templates or locks, and those are returned.
+    build of today. An image that was built from older templates or locks has others, which are
+    returned if the record has them.
 
     locks: the folder of locks, which has the record.
     wheels: file name -> sha256, of wheels that no index has.
     missing: package -> why the image lacks it.
     """
     today = _of_todays_recipe(image, lock, labels, locks, wheels=wheels, missing=missing)
-    # Where the base is unknown, a recipe proves nothing of the layers, whatever the label says.
+    # Without a known base there is no recipe, whatever the label says.
     if today.recipe is None:
         return today
     digest_in_label = labels.get(f"{LABELS}.recipe", "")
@@ -120,11 +120,9 @@ def _of_todays_recipe(
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Origin:
-    """Return the origin of an image as if this checkout had built it, on the base of its labels.
+    """Return what an image would be made of if this checkout built it, on the base of its labels.
 
-    The origin has the recipe that its layers follow, or why there is none. `locks` is the folder of
-    locks. wheels: file name -> sha256, of wheels that no index has. missing: package -> why it is
-    lacking.
+    Parameters and result are those of `of_labels`.
     """
     base = BaseContext.from_labels(labels)
     # On a base that was made of Debian packages, the first layer installs more packages of the same

@@ -32,7 +32,7 @@ def files(pruning: Pruning) -> dict[str, bytes]:
     The program is a folder that Python runs: __main__.py, and the modules of the suite with which
     it reads device code.
     """
-    # Of the libraries that a pattern matches, only those under `keep` stay.
+    # If several libraries match a pattern, only those under `keep` stay.
     alternatives = []
     for pattern, remaining in pruning.alternatives.items():
         alternatives.append({"files": pattern, "keep": remaining})
@@ -67,11 +67,11 @@ def key(pruning: Pruning) -> str:
 
 
 def unmeasured(pruning: Pruning | None, lock: Lock) -> list[tuple[Package, str]]:
-    """Return the wheels of which nobody has recorded what this pruner leaves: package and sha256.
+    """Return the wheels that nobody has pruned and recorded with this pruner: package and sha256.
 
     The pruner takes code for other GPUs out of libraries. `lock` has what is recorded of its wheels
-    (locks/records.json). Only wheels with libraries that the pruner reads count. Without pruning,
-    there are none.
+    (locks/records.json). Wheels without libraries for the pruner are left out. Without pruning, the
+    result is empty.
     """
     if pruning is None:
         return []

@@ -91,14 +91,16 @@ def image_recipe(
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> ImageRecipe:
-    """Return the recipe of an image that is built of these locks on this base.
+    """Return the recipe of an image: for each layer, a digest of all that decides its bytes.
 
-    It holds a digest for each layer, of all that decides the layer's bytes. locks: file name ->
-    content. base_recipe: the same digest of the base. wheels: file name -> sha256, of wheels that
-    no index has. missing: optional package -> why the image lacks it.
+    locks: file name -> content.
+    base: the base image that it is built on.
+    base_recipe: the recipe of the base.
+    wheels: file name -> sha256, of wheels that no index has.
+    missing: optional package -> why the image lacks it.
     """
-    # The context is rendered without settings of this machine, and without the suite, which changes
-    # with this project. It gets empty files for the wheels: their true digests are put in below.
+    # Render the context without settings of this machine, and without the suite, which changes with
+    # this project. Wheels are empty files here: their true digests are put in below.
     context = render(image, locks, base, wheels=dict.fromkeys(wheels, b""), missing=missing)
     digests = {path: sha256(content_of(content)) for path, content in context.items()}
     for name, digest in wheels.items():
@@ -154,18 +156,18 @@ def _add_instruction(
     `stage` is changed. `files`: path in the build context -> sha256. `stages` are the earlier
     stages, by name.
     """
-    # Labels, the layer of our own checks, and variables that only installers read are left out:
-    # they change no other file of the image.
     keyword, text = instruction
-    # The template sets each of them by an instruction of its own: `ENV NAME="value"`.
+    # Leave out labels, the layer of our own checks, and variables that only installers read: they
+    # change no other file of the image. Each of these variables has an `ENV` of its own.
     if keyword == "ENV" and text.partition("=")[0] in INSTALLERS_ONLY:
         return
-    # The step as an image's history has it, without mounts: layers are named by that.
+    # An image's history has the step without mounts. Layers are named by that text.
     step = f"{keyword} {_MOUNT.sub('', text)}"
     if keyword == _LEFT_OUT or configuration.layer_name(step) == SUITE:
         return
 
-    # Every instruction counts for those after it: ENV makes no layer, but a later RUN reads it.
+    # Each instruction changes the digest, because it may change later layers: ENV makes no layer,
+    # but a later RUN reads it.
     mounts = digests_of_mounts(text, files, stages)
     parts = [stage.digest, str(platform), keyword, text, mounts]
     stage.digest = sha256(json.dumps(parts, sort_keys=True).encode())
@@ -211,7 +213,7 @@ def digests_of_mounts(
         for option in mount.split(","):
             name, _, value = option.partition("=")
             options[name] = value
-        # Caches and tmpfs are no part of what a step is made of.
+        # Caches and tmpfs do not decide what a step makes.
         if options.get("type") != "bind":
             continue
         source = options.get("source", "")
@@ -219,7 +221,7 @@ def digests_of_mounts(
             stage_name = options["from"]
             digests[f"stage {stage_name}"] = stages[stage_name].digest
         elif source != _HOST_SETTINGS:
-            # A file, or all files of a folder.
+            # The source is a file, or a folder with all its files.
             for path, digest in files.items():
                 if path == source or path.startswith(f"{source}/"):
                     digests[path] = digest

@@ -93,7 +93,7 @@ def render(
     """
     wheels, missing, suite = wheels or {}, missing or {}, suite or {}
 
-    # The locks, without packages that are installed from a wheel of the context instead.
+    # Leave out packages of the locks that are installed from a wheel of the context instead.
     private = [pin.name for pin in image.pins if pin.index]
     provided = {*image.choose_compiled_wheels(wheels), *private}
     files = _lock_files(image, locks, provided)
@@ -112,7 +112,8 @@ def render(
     for name, wheel in wheels.items():
         files[f"wheels/{name}"] = wheel
 
-    # What only installers read counts for no recipe, so it gets an instruction of its own.
+    # Variables that only installers read do not count for the recipe. They get an instruction of
+    # their own, so that they can be told apart.
     variables = _final_environment(image, base, locks)
     installer_variables = {}
     for name in user_overlay.INSTALLERS_ONLY & variables.keys():
@@ -120,8 +121,7 @@ def render(
 
     index = "" if offline else index_arguments(image)
     layers = tuple(_stages(image, files, sorted(wheels), missing, index))
-    # The wheel of the installer, uv. The context has it only if a wheelhouse or an offline build
-    # brings it.
+    # A wheelhouse may bring the wheel of the installer, uv.
     installers = [name for name in sorted(wheels) if name.startswith("uv-")]
     installer = installers[0] if installers else ""
     template = environment().get_template("Dockerfile.j2")
@@ -148,14 +148,13 @@ def render(
 def _lock_files(image: Image, locks: Mapping[str, bytes], provided: Container[str]) -> Context:
     """Return the locks below locks/, without the packages that a wheel provides.
 
-    A lock is a requirements file with hashes; the result is path in the build context -> content.
-    `locks`: `torch.txt` and the like -> content. `provided`: names of packages. The lock of the
-    bottom layer is split into NVIDIA's libraries and all else, where it has both.
+    A lock is a requirements file with hashes. The lock of the bottom layer is split into NVIDIA's
+    libraries and all else, if it has both. `locks` is `torch.txt` and the like -> content,
+    `provided` are the names of packages. The result is path in the build context -> content.
     """
     files: Context = {}
     for name, content in locks.items():
-        # `toolkit.txt` and `tools.txt` are for no layer of the environment: nothing provides what
-        # they have.
+        # `toolkit.txt` and `tools.txt` are not locks of a layer, and stay whole.
         if name.removesuffix(".txt") in image.layers:
             content = without_packages(content, provided)
         files[f"locks/{name}"] = content
@@ -180,8 +179,8 @@ def _final_environment(
 ) -> dict[str, str]:
     """Return the environment variables of the Dockerfile's final stage, which the users see.
 
-    They differ between images. A stage that images share must not have them: with other variables,
-    its steps would be built anew.
+    They differ between images. Stages that images share must not have them, because their steps
+    would be built again for other variables.
     """
     # PATH begins with the folder of users' packages, whose name has this digest of the locks.
     key = overlay_key(image, locks)
@@ -214,14 +213,15 @@ def content_of(file: bytes | Path) -> bytes:
 
 
 def split_bottom_lock(files: Context, bottom: str) -> Context:
-    """Return two locks in place of the bottom layer's: of NVIDIA's libraries, and of all else.
+    """Split the bottom layer's lock in two: NVIDIA's libraries, and all else.
 
-    Locks are requirements files below locks/ in `files`, the build context. Each is about half of
-    an image's size, and engines fetch and unpack layers side by side. Images for single
-    architectures also share the libraries' layer, as long as these are not pruned.
+    Engines fetch and unpack layers side by side, so two layers of about the same size are faster
+    than one. Images for single GPU architectures can also share the libraries' layer.
 
-    `bottom` is the layer's name. The result is path -> content; {} if one of the two locks would be
-    empty.
+    files: the build context, with the lock as `locks/BOTTOM.txt`: a requirements file.
+    bottom: the layer's name.
+
+    The result is path -> content; empty if one of the two locks would be empty.
     """
     lock = content_of(files[f"locks/{bottom}.txt"])
     names = frozenset(locked_versions(lock))
@@ -252,9 +252,10 @@ def _stages(
 ) -> Iterator[Stage]:
     """Yield the stages of the Dockerfile that install the image's Python layers, bottom first.
 
-    `files` are those of the context so far, `wheels` the names of the wheels' files in it,
-    `missing` the packages that the image goes without, and `index` the installer's arguments for
-    the index.
+    files: those of the build context so far.
+    wheels: the names of the wheels' files in it.
+    missing: the packages that the image goes without.
+    index: the installer's arguments that name the index.
     """
     # Each stage stands on the one before it, the first one on the stage with Debian's packages.
     below = "system"

@@ -114,7 +114,7 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     names, conditions = [], []
     for text in texts:
         selector = selectors.parse(sources.matrix.aliases.get(text, text))
-        # Only conditions have a key: the rest are names, and globs of names.
+        # Only conditions have a key. All others are names, and globs of names.
         if selector.key:
             conditions.append(selector)
         else:
@@ -122,7 +122,7 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
 
     candidates = plan(sources)
     if names:
-        # Collected by name, because two globs may match the same image.
+        # Two globs may match the same image, which must not be returned twice.
         by_name: dict[str, Planned] = {}
         for name in names:
             for image in _plan_named(name, sources):
@@ -136,8 +136,8 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     if matching:
         return tuple(matching)
 
-    # Raises an error if no image at all meets one of the conditions. Otherwise only the combination
-    # is to blame.
+    # If one of the conditions holds for no image at all, this raises an error. Otherwise only their
+    # combination is the cause.
     _require_matches(conditions, candidates, sources)
     cause = "each of these matches some image, but no image matches all of them"
     then = f"leave one of them out; `{command('plan')}` lists all images"
@@ -158,11 +158,11 @@ def _require_matches(
 
 
 def _plan_named(name: str, sources: Sources) -> list[Planned]:
-    """Return the images that a name or a glob means. Only these are planned: that takes time.
+    """Plan the images that a name or a glob of a user means, and return them.
 
-    `name` is what a user gave. A whole name that is not in the matrix is planned, too; if it is
-    refused, the reasons end with the nearest images of the matrix. Raises UserError for a glob that
-    matches nothing, and for what is no name of an image.
+    A whole name that is not in the matrix is planned, too. If it is refused, the reasons end with
+    the nearest images of the matrix. Raises UserError for a glob that matches nothing, and for a
+    text that can't be the name of an image.
     """
     names_in_matrix = []
     planned = []
@@ -174,7 +174,7 @@ def _plan_named(name: str, sources: Sources) -> list[Planned]:
     if planned:
         return planned
 
-    # None: it is a glob, or no name at all.
+    # This is None for a glob, and for a text that can't be a name.
     unknown = selectors.image_name(name)
     if unknown is None:
         raise selectors.unmatched(name, [*names_in_matrix, *sources.matrix.aliases])
@@ -188,11 +188,10 @@ def _plan_named(name: str, sources: Sources) -> list[Planned]:
 
 
 def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple[str, ...]:
-    """Return the names of the images that differ least from `name`, the nearest first.
+    """Return the names of the `count` images that differ least from `name`, the nearest first.
 
-    `others` are planned images, and `count` is the most that are returned. What counts is, in this
-    order: the profile, the platform, whether the GPU architecture of the name is served, -devel,
-    the torch release, and the CUDA version.
+    `others` are the planned images to choose from. They are compared by profile, platform, whether
+    they serve the GPU architecture of the name, -devel, torch release and CUDA, in this order.
     """
 
     def distance(planned: Planned) -> tuple[bool | int | str, ...]:
@@ -238,7 +237,7 @@ def _plan_image(
     """
     matrix, facts = sources.matrix, sources.facts.on(name.platform)
 
-    # The rules judge a candidate, and there is none without a torch wheel and a stack.
+    # Without a torch wheel and a stack there is nothing that rules could judge.
     torch = _choose_torch_release(name, matrix, facts)
     reasons_without_candidate = tuple(_reasons_without_candidate(name, torch, matrix, facts))
     if reasons_without_candidate:
@@ -265,8 +264,8 @@ def _plan_image(
         min_driver=facts.minimum_drivers[str(candidate.wheel_cuda.major)].driver,
     )
 
-    # Images that the matrix leaves out though they could be built. `select` is a selector of images
-    # (`torch>=2.8`), which is called with a planned image.
+    # The matrix may leave out images that could be built. `select` is a selector of images, such as
+    # `torch>=2.8`.
     exclusions = []
     for exclusion in matrix.exclude:
         is_excluded = selectors.parse(exclusion.select)
@@ -310,12 +309,12 @@ def _alias_reasons(name: ImageName, matrix: Matrix) -> list[str]:
 def _reasons_without_candidate(
     name: ImageName, torch: str | None, matrix: Matrix, facts: Facts
 ) -> Iterator[str]:
-    """Yield why there is no candidate for the rules: nothing if there is one.
+    """Yield why the image of a name can't even be judged by the rules; nothing if it can.
 
-    Torch may have no known release or no wheel for the CUDA, the matrix no stack or profile for it,
-    or the name may spell out the default Python, which names leave out.
+    Reasons are that no release of torch is known, or none has a wheel for the CUDA; that the matrix
+    has no stack or profile for it; and that the name has the default Python, which names leave out.
 
-    `torch` is the release that the name's minor stands for; None: no release of it is known.
+    `torch` is the release that the name's minor stands for; None if no release of it is known.
     """
     if name.platform is Platform.ARM64 and torch not in facts.arm64.torch:
         first = min(facts.arm64.torch, key=Version)
@@ -420,7 +419,7 @@ def _make_candidate(
                 declined[f"{package} {versions.pop(package)}"] = (reason,)
 
     torch_facts = facts.torch[versions["torch"]]
-    # There is such a wheel: otherwise, `_reasons_without_candidate` has refused the image.
+    # It is never None here, because `_reasons_without_candidate` has refused such images.
     wheel_cuda = stack.choose_variant(torch_facts, name.cuda) or name.cuda
     if name.arch:
         requested_archs = [name.arch]
@@ -484,7 +483,7 @@ def _choose_overrides(
     overrides = {}
     for requirement, reason in matrix.overrides.get(str(name.torch), {}).items():
         package = requirement.partition("==")[0]
-        # None: the package's name has no CUDA major, so it is for any.
+        # A package without a CUDA major in its name (None) is for any CUDA.
         cuda_major = re.search(r"-cu(\d+)==", requirement)
         is_for_other_cuda = cuda_major and int(cuda_major[1]) != wheel_cuda.major
         if package not in row.without and not is_for_other_cuda:
@@ -496,8 +495,8 @@ def _with_optional_packages(candidate: Candidate) -> Candidate:
     """Return the candidate with the profile's optional packages, each pinned or declined.
 
     A package is declined if something speaks against it in this image: `declined` has the reasons.
-    They are tried one after the other: each must agree with those that were pinned before it.
     """
+    # Each package must fit those that were pinned before it.
     for package, version in candidate.profile.optional.items():
         reasons = reasons_against(candidate, package, version)
         if reasons:
@@ -505,8 +504,7 @@ def _with_optional_packages(candidate: Candidate) -> Candidate:
             candidate = replace(candidate, declined=declined)
             continue
         candidate = replace(candidate, pins={**candidate.pins, package: version})
-        # The image may lack a package that must be compiled, until somebody has compiled it. There
-        # is a row for it: `reasons_against` refuses packages that facts.yaml does not know.
+        # A package that must be compiled may be lacking until somebody has compiled it.
         if candidate.facts.packages[package][version].form == "cuda-source":
             candidate = replace(candidate, optional=candidate.optional | {package})
     return candidate
@@ -527,8 +525,8 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
         index = candidate.facts.torch_index.format(variant=torch_local)
     pins = _make_pins(candidate, layers, torch_local)
 
-    # A profile may both waive and pin a package. Then it is not left out: the pinned version
-    # replaces the one that other packages require.
+    # If a profile both waives and pins a package, the pinned version replaces the one that other
+    # packages require.
     replaced = sorted(candidate.profile.waived.keys() & candidate.pins)
     replacements = [f"{package}=={candidate.pins[package]}" for package in replaced]
     waived = {*candidate.profile.waived}
@@ -536,7 +534,7 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
         waived.update(matrix.waived.get(package, ()))
     waived.difference_update(replaced)
 
-    # Wheels that no index has, but the project of the package publishes.
+    # Some projects publish wheels themselves, and not on an index.
     prebuilt = []
     for package, version in candidate.pins.items():
         wheel = candidate.find_official_wheel(package, version)

@@ -97,14 +97,16 @@ class Login:
     def answer(self, challenge: str, refused: str) -> bool:
         """Log in as the registry asks, and return whether to send the refused request again.
 
-        False if there is no login, or none but the refused one. `challenge` is the
-        `WWW-Authenticate` header of the registry's answer, and `refused` the `Authorization` header
-        of the request that it refused; empty if it had none. Raises RegistryError, and whatever
-        requests raises.
+        False if there is no login, or only the one that was refused.
+
+        challenge: the header `WWW-Authenticate` of the registry's answer.
+        refused: the header `Authorization` of the request that it refused; empty if it had none.
+
+        Raises RegistryError, and whatever requests raises.
         """
         authorization = self._authorization_for(challenge)
-        # The same login would be refused again. (Compare with what was sent: `self.authorization`
-        # may be newer, if another thread has logged in meanwhile.)
+        # The same login would be refused again. (`self.authorization` may be another one: another
+        # thread may have logged in meanwhile.)
         if not authorization or authorization == refused:
             return False
         self.authorization = authorization
@@ -124,7 +126,7 @@ class Login:
             return f"Basic {base64.b64encode(pair.encode()).decode()}"
         if scheme.lower() == "bearer":
             parsed = requests.utils.parse_dict_header(text)  # type: ignore[no-untyped-call]
-            # A parameter without a value is as good as none.
+            # Drop parameters without a value.
             parameters = {name: value for name, value in parsed.items() if value}
             return f"Bearer {self._fetch_token(parameters, credentials)}"
         return ""
@@ -168,8 +170,8 @@ class Login:
     def _scopes(self, challenge: Mapping[str, str]) -> list[str]:
         """Return what a token shall allow: `repository:NAME:pull,push` and so on.
 
-        That is to write to our repository, and to read the others. The right to delete is only
-        asked for if the registry's challenge names it, in its parameter `scope`.
+        We ask to write to our repository, and to read the others; and to delete, if the parameter
+        `scope` of the registry's challenge names that.
         """
         own = f"repository:{self._repository.name}"
         scopes = [f"{own}:pull,push"]

@@ -139,7 +139,7 @@ class Registry:
             if error.status == requests.codes.not_found:
                 return None
             raise
-        # `_read` stops a little above the limit, so the length shows that it is exceeded.
+        # `_read` stops soon after the limit.
         if len(content) > _LARGEST_MANIFEST:
             raise self._invalid(identifier, f"its manifest has more than {_LARGEST_MANIFEST} bytes")
 
@@ -227,8 +227,8 @@ class Registry:
     def has_blob(self, digest: str, size: int | None = None) -> bool:
         """Return whether the registry has a blob (a layer or another file of an image).
 
-        Raises RegistryError if the blob there has another size than `size`: it is damaged, by a
-        power failure, say, and registries take no second copy of what they have. By default (None),
+        Raises RegistryError if the blob there has another size than `size`: then it is damaged, for
+        example by a power failure, and a registry does not take a second copy. By default (None),
         any size will do.
         """
         stored = self.stat_blob(digest)
@@ -265,14 +265,14 @@ class Registry:
         if self.has_blob(digest, size):
             return True
 
-        # A registry that does not link the blob opens an upload of it instead: at `location`, which
-        # is else empty.
+        # If the registry does not link the blob, it opens an upload instead. Its address is empty
+        # if the blob was linked.
         location = self._repeat(partial(self._start_upload, f"?mount={digest}&from={source.name}"))
         if location:
             self._cancel_upload(location)
             return False
 
-        # It was linked. The registry's copy may be damaged, which its size shows.
+        # It was linked. Its size shows whether the registry's copy is damaged.
         if size is None:
             return True
         return self.has_blob(digest, size)
@@ -341,8 +341,8 @@ class Registry:
         Returns what `work` returns. Raises the fifth TransientError, any other RegistryError at
         once, and Stopped if `stopping` is set during a pause.
         """
-        # The first four calls. After each that fails, wait as long as the registry asks for, but a
-        # minute at most; or for `pause`, if it does not say or what it says can't be read.
+        # After each call that fails, wait as long as the registry asks for, but a minute at most.
+        # If it does not say, wait for `pause`.
         for pause in PAUSES:
             try:
                 return work()
@@ -352,7 +352,7 @@ class Registry:
                     with suppress(InvalidHeader):
                         seconds = min(Retry().parse_retry_after(error.retry_after), _LONGEST_PAUSE)
             wait(self.stopping, seconds)
-        # The fifth call: its error is final.
+        # The error of the last call is final.
         return work()
 
     def _request(
@@ -459,7 +459,7 @@ class Registry:
 
         challenge = answer.headers.get("WWW-Authenticate", "")
         refused = answer.request.headers.get("Authorization", "")
-        # False: there is no login for this challenge, or it is the one that was refused.
+        # `answer` returns False if there is no other login than the refused one.
         if self._login.answer(challenge, refused):
             answer.close()
             answer = self._send_once(method, url, options)

@@ -114,7 +114,7 @@ class Manifest:
 def platform_of(data: object) -> str:
     """Return `linux/arm64`, say, from the entry of an index or the configuration of an image.
 
-    Empty if `data` is no such object or lacks a part: others may write anything.
+    Empty if `data` is something else, or lacks a part: strangers may write anything.
     """
     if not isinstance(data, Mapping):
         return ""

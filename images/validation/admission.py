@@ -34,8 +34,8 @@ def _runs_programs(claim: Claim) -> bool:
 def find_broken(claims: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
     """Return the claims about an image's files that fail: name of the claim -> reason.
 
-    If there is one, no program of the image should be started. Only claims of the checks in
-    ADMISSION count. `evidence` is what has been measured so far.
+    If there is one, no program of the image should be started. Only checks in ADMISSION decide
+    this. `evidence` is what has been measured so far.
     """
     deciding = claims.where(lambda claim: claim.check in ADMISSION)
     broken = {}

@@ -54,9 +54,9 @@ def profile_kernels(
 ) -> ProfileEvidence:
     """Run `work` under the profiler, and return which CUDA kernels ran.
 
-    The profiler may lose the first kernels, so spins (kernels that only wait) run before the work:
-    the lead-in. If more than spins were lost, `work` runs again behind a longer lead-in. If that
-    happens with the longest one, too, `works` is False in the evidence.
+    The profiler may lose the first kernels. So kernels that only wait (spins) run before the work:
+    they are the lead-in. If more than spins were lost, all is done again with a longer lead-in. If
+    the longest is not enough, `works` is False in the evidence.
 
     A stretch is a part of the work: a case, and who computes it, the kernel or plain torch.
 
@@ -103,7 +103,7 @@ def _profile_names(
         work(mark)
         mark(None)
 
-    # Keep what ran on the GPU, in the order of time: the profiler gives events in another one.
+    # Keep what ran on the GPU, and sort it by time.
     cuda = importlib.import_module("torch.autograd").DeviceType.CUDA
     events = []
     for event in profile.events():
@@ -123,12 +123,12 @@ def _profile_names(
 def describe(
     names: Sequence[str], stretches: Sequence[Stretch | None], patterns: Sequence[str]
 ) -> ProfileEvidence:
-    """Return the evidence about the CUDA kernels that ran.
+    """Sort the CUDA kernels that the profiler saw, and say whether it lost any.
 
-    Spins, kernels that only wait, come before the work (the lead-in) and between its parts (marks).
-    What the profiler loses are always the first kernels of a session. So if it saw at least one
-    spin of the lead-in, and every mark, it lost nothing of the work: the profile `works`. If it
-    does not, the evidence does not say for which case a kernel ran.
+    Kernels that only wait (spins) come before the work, as its lead-in, and between its parts, as
+    marks. The profiler only loses the first kernels of a session. So if it saw a spin of the
+    lead-in, and every mark, it lost nothing of the work: the profile `works`. Only then the
+    evidence says which kernels ran in which case.
 
     names: the kernels in the order in which they ran, marks and lead-in included.
     stretches: what each mark began, in order: a case and who computed it; None: nothing of a case.
@@ -168,7 +168,7 @@ def _split_at_marks(names: Sequence[str]) -> list[set[str]]:
     """
     names_by_mark: list[set[str]] = []
     for name in names:
-        # Only a mark has this name still: a spin of the lead-in was renamed to LEAD_IN.
+        # Spins of the lead-in have been renamed to LEAD_IN, so this one is a mark.
         if SPIN in name:
             names_by_mark.append(set())
         elif names_by_mark:

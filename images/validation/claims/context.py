@@ -76,10 +76,10 @@ class ClaimContext:
         return cls(image=image, facts=facts_of_platform, lock=lock, locked=locked, **fields)
 
     def on_host(self, attachment: Attachment, tiers: Sequence[Tier]) -> ClaimContext:
-        """Return this context for a validation run on a host.
+        """Return a copy of this context for a validation run on a host with certain GPUs.
 
-        `attachment`: how containers get the host's GPUs, or why there are none. `tiers`: those that
-        the run measures; empty: all.
+        `attachment` says how containers get the host's GPUs, or why they get none. `tiers` are
+        those that the run measures; empty means all.
         """
         return replace(
             self,
@@ -141,8 +141,8 @@ def silent_claim(
 ) -> Claim:
     """Return the claim that an image does not have a fault that gives wrong numbers without error.
 
-    `has_fault`: the versions of its packages are known to have it. Then the claim is not required,
-    and a wrong result is reported as KNOWN instead of FAIL.
+    `has_fault` says whether the versions of its packages are known to have it. If they are, the
+    claim is not required, and a wrong result is reported as KNOWN instead of FAIL.
     """
     expect: SilentExpect = {
         "known": has_fault,
@@ -196,10 +196,9 @@ def reason_out_of_reach(fault: SilentFault, gpus: Iterable[Gpu]) -> str:
 
 
 def reason_too_old(gpus: Iterable[Gpu], least_capability: tuple[int, ...]) -> str:
-    """Return which GPU is the first with less than a compute capability; empty if all have it.
+    """Return a reason if one of the GPUs has less than this compute capability, else an empty text.
 
-    `least_capability`: `(8, 0)` for 8.0. The reason reads `takes compute capability 8.0, Tesla T4
-    has 7.5`.
+    For `(8, 0)` it reads `takes compute capability 8.0, Tesla T4 has 7.5`.
     """
     for gpu in gpus:
         if gpu.capability < least_capability:

@@ -121,8 +121,8 @@ def native_claims(context: ClaimContext) -> Iterator[Claim]:
             unknown = context.reason_unknown(pin) if pin.name == "bitsandbytes" else ""
             yield native_claim(pin, native_expectation(context, pin), lacking=unknown)
 
-    # The lock has some packages as pure Python: their extensions must be compiled. Where nobody has
-    # done that, the claim is there, too, but unproven (`lacking`).
+    # The lock has some packages as pure Python, and their extensions are compiled here. If nobody
+    # has compiled them for this image, the claim is unproven (`lacking`).
     for pin in image.pins:
         extensions = expectations.EXTENSIONS.get(pin.name)
         if pin.extensions and extensions:
@@ -153,7 +153,7 @@ def native_expectation(context: ClaimContext, pin: Pin) -> dict[str, Any]:
     which `has_native_code` is true.
     """
     image = context.image
-    # The row of the package in expectations.yaml comes last: it says what differs from the default.
+    # The row of the package in expectations.yaml replaces defaults.
     expect: dict[str, Any] = {
         "modules": [pin.name],
         **native_defaults(image),
@@ -198,8 +198,8 @@ def native_defaults(image: Image) -> dict[str, Any]:
 def native_claim(pin: Pin, expect: Mapping[str, Any], lacking: str = "") -> Claim:
     """Return the claim that a package loads its libraries.
 
-    `lacking`: why the image goes without them, or why they are not known; the claim then is
-    unproven and not required.
+    `lacking` says why the image goes without them, or why they are not known. With such a reason
+    the claim is unproven and not required.
     """
     statement = f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}"
     return claim(
@@ -305,12 +305,12 @@ def user_folder_claims(image: Image) -> Iterator[Claim]:
 
     expectations.yaml has a row for each way: who runs, what is mounted, and whether it is writable.
     """
-    # Each of these must still name its folder in the container, whoever runs there.
+    # Variables that name cache folders. They must have these values for every user.
     caches = {}
     for name, value in user_overlay.variables(image).items():
         if value.startswith(user_overlay.CACHE):
             caches[name] = value
-    # The image's own user, one that the image does not know, and root.
+    # User IDs: the image's own user, one that the image does not know, and root.
     ids = {"own": user_overlay.USER, "any": ARBITRARY_UID, "root": 0}
     for subject, home in expectations.HOMES.items():
         # Both are keys of `ids`.

@@ -175,16 +175,14 @@ class Example:
 
 
 def expectation_of(example: Example, bounds: Bounds | None) -> ExampleExpect:
-    """Return what a claim expects of an example in a tier with these bounds.
+    """Return the values that an example's figures must be equal to, at most, or at least.
 
-    Each figure of the evidence must be equal to a value, at most that large, or at least. What the
-    figures are is said where they are measured (validate/examples/evidence.py).
+    The figures are explained where they are measured (validate/examples/evidence.py). A deviation
+    is how far the example is from the same training in plain torch. Its control is the deviation of
+    something that is wrong on purpose. That must be several times as far off as the bound allows,
+    or the bound proves nothing.
 
-    A deviation is how far the example is from the same training in plain torch. Each has a control:
-    the deviation of a training, or a result, that is wrong on purpose. It must be several times as
-    far off as the bound allows: otherwise the bound proves nothing.
-
-    Without bounds only the example's own expectations count.
+    Without bounds, only the example's own expectations count.
     """
     if bounds is None:
         return {
@@ -197,8 +195,8 @@ def expectation_of(example: Example, bounds: Bounds | None) -> ExampleExpect:
     moved = TRAINED_ADAPTERS if example.trains_adapters else TRAINED_WEIGHTS
     equal: dict[str, object] = {"steps": STEPS, "moved": moved, "unmoved": [], "lacking": []}
 
-    # The training: its losses, the change of the weights, and the result that was loaded again. The
-    # controls: an optimiser that does nothing, a layer that stays frozen, a result without a layer.
+    # Compare losses, the change of the weights, and the result that was loaded again. The controls
+    # are an optimiser that does nothing, a layer that stays frozen, and a result without a layer.
     at_most = {
         "loss_deviation": bounds.losses,
         "update_deviation": bounds.update,
@@ -210,17 +208,17 @@ def expectation_of(example: Example, bounds: Bounds | None) -> ExampleExpect:
         "control_left_out": CONTROL_FACTOR * bounds.reload,
         "fall": example.fall,
     }
-    # The loss on held-out rows, measured by the example itself. The control: the untrained model.
+    # Some examples measure the loss on held-out rows. The control is the untrained model.
     if bounds.held_out is not None:
         at_most["held_out_deviation"] = bounds.held_out
         at_least["control_untrained"] = CONTROL_FACTOR * bounds.held_out
-    # Weights into which adapters were merged. The control: the base without adapters.
+    # Some examples merge adapters into the weights. The control is the base without adapters.
     if example.trains_adapters and example.merges:
         equal |= {"merged_lacking": [], "strayed": []}
         at_most["merge_deviation"] = bounds.merge
         at_least["control_unmerged"] = CONTROL_FACTOR * bounds.merge
 
-    # The example's row comes last, and wins: under FSDP2, say, the norms are expected not to move.
+    # The example's own expectations win: under FSDP2, for example, the norms must not move.
     return {
         "example": example.run(),
         "equal": equal | dict(example.equal),

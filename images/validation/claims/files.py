@@ -60,9 +60,8 @@ def file_claims(context: ClaimContext) -> Iterator[Claim]:
 def custom_base_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield the claims about what a custom base brings, `base/...`, which are not required.
 
-    They are measured as in any image, and reported. No admission claim is among them: an image is
-    also run where its base has a damaged package. What users need of the files that the base
-    brings, such as its Python, is required (`modes/users`).
+    They are measured as in any image, and reported. The only required one is `modes/users`: users
+    must be able to read what they need of the base, such as its Python.
     """
     image_kind = {"image_kind": context.image_kind}
     statement = "users can read the environment, and root alone can change it"
@@ -82,10 +81,9 @@ def locked_records_claim(context: ClaimContext) -> Claim:
     """
     expect = expected_records(context)
     # In an image for one architecture, a build step (the pruner) takes code for other GPUs out of
-    # wheels and rewrites their RECORDs. `lock` runs the pruner on each wheel, and measures the
-    # RECORD that results. If the pruner has changed since, these RECORDs are no longer known, and
-    # the claim can't pass until `lock` has read the wheels again. Until then it is not required:
-    # otherwise no image for one architecture could get its name.
+    # wheels, which changes their RECORDs. The locks have digests of these, too. If the pruner was
+    # edited since, they are not known until `lock` has read the wheels again. Until then the claim
+    # is not required, or no image for one architecture could get its name.
     wheels_to_read = pruner.unmeasured(context.image.pruning, context.lock) if context.lock else []
     count = len(expect["wheels"])
     return claim(
@@ -99,9 +97,9 @@ def locked_records_claim(context: ClaimContext) -> Claim:
 
 
 def unknown_records_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield a claim for each package whose wheel's RECORD nobody can know here: it is unproven.
+    """Yield an unproven claim for each package whose wheel is neither in the lock nor here.
 
-    Its wheel is neither in the lock nor on this machine: it was compiled on another one.
+    Such a wheel was compiled on another machine, so its RECORD is not known.
     """
     nothing_expected = Expected(wheels={}, built=[], unknown={})
     for name in wheels_elsewhere(context):
@@ -125,8 +123,8 @@ def wheels_elsewhere(context: ClaimContext) -> list[str]:
     for pin in context.image.pins:
         is_in_image = pin.name not in context.missing
         if pin.extensions:
-            # The lock has it as pure Python. The image has that one only if no wheel with the
-            # compiled extensions could be had: `missing` then has the entry `NAME extensions`.
+            # The lock has it as pure Python. The image has that only if there is no wheel with
+            # compiled extensions: then `missing` has the entry `NAME extensions`.
             is_from_lock = pin.lacking in context.missing
         else:
             is_from_lock = pin.locked
@@ -141,9 +139,9 @@ def expected_records(context: ClaimContext) -> Expected:
     """Return which RECORD (list of files and hashes) each installed package must have.
 
     `wheels` has the version of a package, and the digests that its RECORD may have. Packages that
-    are installed from source are in `built`. Those whose wheel's RECORD nobody has read yet are in
-    `unknown`, with the command that reads it. Wheels that lie only on other machines have claims of
-    their own (unknown_records_claims).
+    are installed from source are in `built`. If nobody has read the RECORD of a package's wheel
+    yet, the package is in `unknown`, with the command that reads it. Wheels that are only on other
+    machines are left out (unknown_records_claims).
     """
     image, lock = context.image, context.lock
     wheels: dict[str, LockedWheel] = {}

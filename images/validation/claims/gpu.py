@@ -48,7 +48,7 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
 
     Without a GPU every claim is there, and unproven.
     """
-    # What kernels are chosen by: the image's pins, and its CUDA.
+    # Which kernels are claimed depends on the image's packages and its CUDA.
     versions = {pin.name: pin.version for pin in context.image.pins}
     versions["cuda"] = str(context.image.wheel_cuda)
     yield device_claim(context)
@@ -80,10 +80,10 @@ def kernel_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterato
     capabilities: list[Capability] = []
     if context.inventory:
         capabilities = sorted({gpu.capability for gpu in context.inventory.gpus})
-    # The least one decides: CUDA may choose any of several different GPUs for a process.
+    # If the host's GPUs differ, a process may get any of them. So the oldest one decides.
     least_capability = capabilities[0] if capabilities else None
 
-    # By check, then by subject, as reports show them.
+    # Sort by check, then by subject, as reports show them.
     kernels = sorted(table().items(), key=lambda row: (row[1].check, row[0]))
     for subject, kernel in kernels:
         needs = (kernel.package, *kernel.needs)
@@ -131,8 +131,8 @@ def kernel_expectation(
     beyond_gpu = kernel.find_cases_beyond(capabilities[0]) if capabilities else {}
     left_out = {**kernel.leaves_out(versions), **beyond_gpu}
 
-    # A case that needs a newer GPU has a dtype that no other case has (a test checks it for every
-    # kernel). If it is left out, there is no error in this dtype to compare with a tolerance.
+    # A case that needs a newer GPU has a dtype of its own (a test checks this for every kernel). If
+    # it is left out, nothing runs in this dtype, so the dtype needs no tolerance.
     dtypes_beyond_gpu = {dtype_of(case) for case in beyond_gpu}
     tolerance = {}
     if kernel.cases:
@@ -162,9 +162,9 @@ def kernel_expectation(
 def speed_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterator[Claim]:
     """Yield a claim for each floor of envelopes.yaml: how fast something must be at least.
 
-    There is none for a floor about a kernel whose package the image lacks. A floor that is a share
-    of the GPU's peak is unproven on a GPU model whose peaks the table does not have. A floor is
-    required on the models on which our own runs have kept it.
+    A floor about a kernel needs the kernel's package in the image. A floor that is a share of the
+    GPU's peak needs the peaks of the host's GPU model; without them the claim is unproven. It is
+    required only on models on which our own runs have kept it.
     """
     model = find_gpu_model(context.inventory)
     for subject, floor in ENVELOPES["floors"].items():
@@ -204,14 +204,14 @@ def floor_expectation(floor: Mapping[str, Any], model: GpuModel) -> SpeedExpect:
     """
     most = floor.get("most", 0.0)
     if "of" not in floor:
-        # As a share of 1, so that the judge needs no second rule.
+        # Give the bound as a share of 1, so that the judge needs no second rule.
         return {"gpu": "", "peak": 1.0, "least": floor.get("least", 0.0), "most": most}
 
     least = floor["least"]
     if isinstance(least, Mapping):
         major = model.capability[0] if model.capability else None
         least = least.get(major, least["default"])
-    # The table has TFLOP/s and TB/s. 0 where it lacks the model: then the claim is unproven.
+    # The table has TFLOP/s and TB/s. If it lacks the model, this is 0, and the claim is unproven.
     peak = model.envelope.get(floor["of"], 0.0) * _TERA
     return {"gpu": model.name, "peak": peak, "least": least, "most": most}
 

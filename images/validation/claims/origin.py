@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def origin_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield the claim that each layer of an image has the bytes that two recorded builds gave.
 
-    Yields nothing if `context.origin` is None. The claim can't be proved if it is not known what
-    the image was made of: `origin.unknown` has the reason, and is empty otherwise.
+    Yields nothing if `context.origin` is None. If it is not known what the image was made of,
+    `origin.unknown` has the reason, and the claim is unproven.
     """
     origin = context.origin
     if origin is None:
@@ -29,7 +29,7 @@ def origin_claims(context: ClaimContext) -> Iterator[Claim]:
     recipe_digest = ""
     if origin.recipe:
         recipe_digest = origin.recipe.digest
-    # With these arguments, `reproduce` builds this image again. The judge's advice has them.
+    # The judge's advice names the command that builds this image again. It needs these arguments.
     arguments = str(context.image.name)
     if origin.base:
         arguments += f" --base {origin.base}"
@@ -47,9 +47,9 @@ def origin_claims(context: ClaimContext) -> Iterator[Claim]:
 def expected_layers(origin: Origin) -> list[ExpectedLayer]:
     """Return the layers that an image must have, each with the digests that recorded builds gave.
 
-    `diff_id` is the digest of the layer's files, and `written_as` has digests of other ways in
-    which engines write the same files. Both are empty if no build of the layer is recorded in
-    locks/layers.json. There are no layers if it is not known what the image was made of
+    `diff_id` is the digest of the layer's files. `written_as` has other digests of the same files,
+    because engines write them in different ways. Both are empty if no build of the layer is
+    recorded in locks/layers.json. There are no layers if it is not known what the image was made of
     (`origin.recipe` is None).
     """
     if origin.recipe is None:

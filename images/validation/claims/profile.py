@@ -251,7 +251,7 @@ def example_claims(context: ClaimContext, example: Example) -> Iterator[Claim]:
     if example.extensions:
         reason_without_kernels = find_reason_without_kernels(context, example)
 
-    # `bounds`: how far results may be from plain torch's in this tier (`cpu`, `gpu`, `multigpu`).
+    # `bounds` say how far results may be from plain torch's in this tier.
     for tier, bounds in example.tiers.items():
         unproven = reason_without_kernels or reason_without_gpus(context, tier)
         yield claim(
@@ -309,5 +309,5 @@ def find_reason_without_kernels(context: ClaimContext, example: Example) -> str:
     are_missing = bool(find_reason_without_extensions(context, package))
     if is_planned and not are_missing:
         return ""
-    # A sentence that the example's row has for this.
+    # The row of the example has a sentence for this case.
     return example.without_nvcc

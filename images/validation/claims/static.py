@@ -70,7 +70,7 @@ def pin_claim(image: Image, pin: Pin) -> Claim:
         # Other distributions that put files into this package's folder by design.
         "shares": list(expectations.NAMESPACES.get(pin.name, ())),
     }
-    # Absent for x86-64: the judge then expects that.
+    # Without this key, the judge expects x86-64.
     if image.name.platform is not Platform.AMD64:
         expect["machine"] = image.name.platform.machine
 
@@ -107,8 +107,8 @@ def lock_claim(context: ClaimContext) -> Claim:
     versions = {pin.name: pin.version for pin in image.pins if pin.name not in context.missing}
     for layer in image.layers:
         versions.update(context.locked.get(layer, {}))
-    # A base with a Debian suite could be made here, of Debian's packages alone. Any other one, such
-    # as Ubuntu's, may hold more than the lock.
+    # A Debian suite has only Debian's packages. Any other base, such as Ubuntu's, may have further
+    # Python packages that are not in the lock.
     is_own_base = image.base.suite is not None
     expect: LockExpect = {"versions": versions, "closed": is_own_base}
     return claim(
@@ -223,7 +223,7 @@ def environment_claim(context: ClaimContext) -> Claim:
         "denied": expectations.DENIED_VARIABLES,
         "start_files": expectations.START_FILES,
     }
-    # An organisation's base names its package index there. A build does not read these files.
+    # A base image of an organisation may name its package index in these files. That is reported.
     if context.custom_base:
         expect["reported_files"] = list(expectations.INSTALLER_SETTINGS)
     statement = "the variables are as expected, and nothing changes what users run"
@@ -276,7 +276,8 @@ def label_expectation(context: ClaimContext) -> LabelsExpect:
     Labels that differ from build to build are left out: the judge looks at them by itself.
     """
     image = context.image
-    # Only the build knows the base's reference and digest. Empty labels are left out.
+    # Only the build knows the base's reference and digest. They are left empty, so no such labels
+    # are expected.
     base = BaseContext(reference="", origin="")
     if context.custom_base:
         base = BaseContext(reference="", origin="custom")
@@ -287,7 +288,7 @@ def label_expectation(context: ClaimContext) -> LabelsExpect:
     expect: LabelsExpect = {"labels": labels, "silent": silent_faults}
     if not context.custom_base:
         expect["revision"] = image.revision
-    # Absent for x86-64: the judge then accepts any architecture.
+    # Without this key, the judge accepts any architecture.
     if image.name.platform is not Platform.AMD64:
         expect["architecture"] = image.name.platform.architecture
     return expect
@@ -314,11 +315,11 @@ def settings_expectation(context: ClaimContext) -> SettingsExpect:
 
 
 def hygiene_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield the claims `hygiene/...`: what root finds in the files that should not be there."""
-    # One walk over the files measures all three, by the patterns of any of them.
+    """Yield the claims `hygiene/...`: no leftovers and credentials, and a home to write to."""
+    # All three claims have the same patterns, because one walk over the files measures them.
     expect: HygieneExpect = {"leftovers": dict(expectations.LEFTOVERS)}
     if context.custom_base:
-        # A build leaves nothing: its caches are mounts. So what is there is the base's.
+        # Caches of a build are mounts, and leave nothing. So leftovers come from the base.
         statement = "no cache, package list or temporary file is left"
         yield claim("base", "leftovers", "static.hygiene", statement, expect, required=False)
     else:
