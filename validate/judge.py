@@ -142,14 +142,14 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
     if fault and finding.status in (Status.FAIL, Status.KNOWN):
         finding = unproven(f"{OF_HOST}{fault}; here: {finding.reason}")
 
-    # What was measured does not tell why a probe ended early: its exit status and log may.
+    # If the probe ended early, add its exit status and log, which may tell why.
     if record and record.outcome is not Outcome.COMPLETED:
         measured["probe"] = {
             "outcome": str(record.outcome),
             "exit_code": record.exit_code,
             "log": record.log,
         }
-    # What a terminal can't print is escaped.
+    # Escape characters that a terminal can't print.
     reason = _UNPRINTABLE.sub(_escape_character, finding.reason)
     return ClaimVerdict(
         claim=claim,
@@ -161,9 +161,9 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
 
 
 def _seconds_of(claim: Claim, record: Record | None, measurement: Measurement | None) -> float:
-    """Return how long measuring a claim took; 0.0 if it was not tried.
+    """Return how many seconds measuring a claim took; 0.0 if it was not tried.
 
-    If the probe ran and did not come to this claim, that is the time of the probe.
+    If the probe ended before it measured this claim, it is the time of the whole probe.
     """
     if measurement:
         return measurement.seconds
@@ -191,9 +191,9 @@ def _escape_character(match: re.Match[str]) -> str:
 def _fault_of_host(claim: Claim, measured: Mapping[str, Any], host: Mapping[str, Any]) -> str:
     """Return the fault of the machine that explains a failure on its GPUs.
 
-    A fault that was seen on the machine (`host["faults"]`) comes first, then the error numbers in
-    what was measured (`measured`). The wording of an error never decides. Empty: the machine
-    explains nothing, or the claim's tier (what measuring it needs) has no GPU.
+    It is the first fault that was seen on the machine (`host["faults"]`), or else one that an error
+    number in the evidence (`measured`) tells. The wording of an error never decides. Empty if the
+    machine explains nothing, or if measuring the claim needs no GPU.
     """
     if claim.tier not in (Tier.GPU, Tier.MULTIGPU):
         return ""
@@ -221,7 +221,7 @@ def _decide(
         return unproven(f"{claim.probe} was not run")
     if record.outcome is Outcome.MISSING:
         return unproven(f"this suite has no probe {claim.probe}")
-    # The probe did run: a check that did not finish is a FAIL.
+    # A check that ran and did not finish is a FAIL.
     if measurement is None:
         return _nothing_measured(claim, record)
 

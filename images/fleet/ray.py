@@ -56,7 +56,7 @@ def run_tasks(
             for reference in ready:
                 yield running.pop(reference), result_of(reference)
     finally:
-        # Without force, so that a task can remove its containers.
+        # Cancel without force, so that a task can remove its containers.
         for reference in running:
             ray.cancel(reference, force=False)
         # Wait for the cancelled tasks, but not for ever.

@@ -88,11 +88,11 @@ def judge_by_our_claims(
 ) -> Verdict:
     """Judge evidence by the claims that this checkout writes for the machine that measured it.
 
-    A claim is a statement about the image; evidence is what a worker measured to test it. What was
-    measured for other claims is UNPROVEN. Raises UserError if the worker built the image by another
-    matrix than this checkout's.
+    A claim is a statement about the image; evidence is what a worker measured to test it. Claims
+    that the worker did not measure are UNPROVEN. Raises UserError if the worker built the image by
+    another matrix than this checkout's.
     """
-    # None: the matrix of this checkout refuses the image.
+    # This is None if the matrix of this checkout refuses the image.
     image = plan.plan_one(ImageName.parse(task.image), sources).image
     # An image that was pulled may be older than the matrix.
     is_built = bool(result.build)
@@ -118,8 +118,7 @@ def why_no_pass(verdict: Verdict, evidence: Evidence) -> str:
 
     A probe is a program that measures; `evidence` says how each of them ended.
     """
-    # Tiers that were left out on purpose (--tier) are no reason here: only a name needs all of
-    # them.
+    # Tiers may be left out on purpose (--tier). Only a name needs all of them.
     cause = naming.why_withheld(verdict, evidence, validating.ANYWHERE)
     if cause:
         return cause

@@ -50,7 +50,7 @@ def run_tasks(
         then = "submit from a login node of the cluster"
         raise failed("--on slurm", "this machine has no sbatch", then)
     folder.mkdir(parents=True, exist_ok=True)
-    # Results are pickles, and reading one runs code: only this user can write to mkdtemp's folder.
+    # Results are pickles, and reading one runs code. Only this user can write to mkdtemp's folder.
     scratch = Path(tempfile.mkdtemp(prefix="slurm-", dir=folder.absolute()))
     name = f"truetag-{uuid.uuid4().hex[:10]}"
     try:

@@ -112,8 +112,7 @@ def perform(task: Task, machine: str) -> Result:
                 pull(task.reference)
             # `build`, or for a pulled image `validate`, with its files in the scratch folder.
             log = run_verb(task.arguments(scratch), Path(scratch, "log"))
-            # The verdict is the last file that a verb writes: without it, the others may be
-            # incomplete. It lies in a folder that is named after the image.
+            # The verdict is the last file that a verb writes. Without it, others may be incomplete.
             verdict = next(Path(scratch).rglob("verdict.json"), None)
             if verdict is None:
                 return Lost(cause=f"on {machine}: {last_words(log)}")
@@ -169,7 +168,7 @@ def bring_back(task: Task, machine: str, folder: Path) -> Measured:
     """
     evidence = (folder / "evidence.json").read_text(encoding="utf-8")
     with connect() as engine:
-        # The image itself, whatever has got its tag by now.
+        # Find the image by its digest, because another one may have got its tag by now.
         info = engine.inspect(Evidence.loads(evidence).digest)
         if task.reference:
             # A pulled image has its reference already, and no build.json.

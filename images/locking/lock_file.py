@@ -120,12 +120,12 @@ def state(image: Image, folder: Path) -> State:
         return State(Status.STALE, tuple(problems))
 
     expected = lock_inputs(image)
-    # A lock without packages that are built from source does not depend on which these are.
+    # If the lock has no package that is built from source, it does not matter which ones are.
     if not lock.inputs.from_source and not lock.has_any_of(image.from_source):
         expected = expected.without_sources()
     differences = list(inputs.differences(lock.inputs, expected))
     for package in lock.packages():
-        # The matrix names a private index for it since the lock was made.
+        # Since the lock was made, the matrix has named a private index for this package.
         if package.name in expected.reserved:
             differences.append(f"{package.name} is from the default index")
     if not differences:
@@ -207,7 +207,7 @@ def load(place: Path) -> Lock:
     except OSError as error:
         file = paths.shown(Path(error.filename))
         raise wrong(file, "this file of the lock is missing", f"{lock_command} makes it") from None
-    # Raised for what is no JSON, or JSON of another form.
+    # These errors mean that it is not JSON, or has another form.
     except (ValueError, KeyError, TypeError, AttributeError):
         then = f"{lock_command} makes it anew"
         raise wrong(paths.shown(place / RECORD), "this lock is damaged", then) from None
@@ -290,8 +290,8 @@ def print_requirements(packages: Iterable[Package], platform: str = "x86_64") ->
     `platform` is uv's name of the platform that the wheels are for (`x86_64-manylinux_2_36`). The
     file's first line, a comment, names its processor.
     """
-    # `of_machine` knows the processor, as locks are made for our platforms only: `or` is there for
-    # the types.
+    # Locks are made for our platforms only, so `of_machine` knows the processor. (Only the types
+    # need the `or`.)
     machine_name = platform.partition("-")[0]
     image_platform = of_machine(machine_name) or Platform.AMD64
     text = _HEADER.format(image_platform.spoken)

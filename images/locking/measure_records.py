@@ -68,7 +68,7 @@ def update(
     # Locks share most of their wheels: each is read once.
     measured: set[LockedWheel] = set()
     for name, lock in locks.items():
-        # What was known when the lock was read is in `lock.wheel_records`.
+        # `lacking` returns the wheels that were not known when the lock was read.
         wheels = [wheel for wheel in lacking(lock) if wheel not in measured]
         if not wheels:
             continue
@@ -178,12 +178,12 @@ def _measure(url: str, session: requests.Session) -> WheelRecord:
 def _read_rows(url: str, session: requests.Session) -> Rows:
     """Return the rows of the RECORD of the wheel at a URL, of which only the end is read.
 
-    A RECORD is the list of files in a wheel; a row is a path and its sha256. A zip's directory
-    stands at its end, and wheels have their RECORD just before it. More of the file is read, eight
-    times as much each time, until both are in it. Raises BadZipFile or ValueError for what is no
-    wheel, KeyError for a wheel without RECORD, and OSError if the server does not give the file's
-    end.
+    A RECORD is the list of files in a wheel; a row is a path and its sha256. Raises BadZipFile or
+    ValueError if it is not a wheel, KeyError for a wheel without RECORD, and OSError if the server
+    does not give the file's end.
     """
+    # A wheel is a zip, which has its directory at the end, and RECORD is just before that. Read
+    # more and more of the end, until both are in it.
     length = _TAIL
     while True:
         tail, size = _read_tail(url, session, length)
@@ -191,8 +191,8 @@ def _read_rows(url: str, session: requests.Session) -> Rows:
             with zipfile.ZipFile(io.BytesIO(tail)) as wheel:
                 return wheel_records.rows_of(wheel)
         except (zipfile.BadZipFile, ValueError):
-            # The directory, or the RECORD, begins before what was read. (ValueError: a negative
-            # offset.) If that was the whole file, it is no wheel.
+            # Directory or RECORD begin before what was read. But if the whole file was read, it is
+            # not a wheel.
             if length >= size:
                 raise
             length *= 8

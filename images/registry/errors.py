@@ -56,7 +56,7 @@ def refusal(repository: Repository, answer: requests.Response, prefix: str = "")
     says what failed, such as `no token: `.
     """
     status = answer.status_code
-    # Without a message of the registry, the words of HTTP for the status: `Not Found`.
+    # If the registry gives no message, take HTTP's words for the status: `Not Found`.
     message = error_message(answer) or answer.reason or ""
     cause = f"{prefix}the registry says: HTTP {status} {message}".strip()
     if status not in _TRANSIENT:

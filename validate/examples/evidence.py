@@ -134,10 +134,10 @@ def compare_with_plain_torch(result: TrainingResult) -> Mapping[str, object]:
 
 
 def list_unmoved_tensors(result: TrainingResult) -> Mapping[str, object]:
-    """Return which tensors the saved result lacks, which did not move in training, how many did.
+    """Return which tensors did not move in training, how many did, and which are not saved.
 
-    "lacking" and "unmoved" are names, "moved" is a number. If adapters were trained, these are
-    their A and B: `model.layers.0.mlp.up_proj.A`.
+    "unmoved" and "lacking" are names, "moved" is a number. If adapters were trained, the tensors
+    are their matrices A and B: `model.layers.0.mlp.up_proj.A`.
     """
     if result.adapters:
         before = flatten_pairs(result.adapters.start)
@@ -183,8 +183,8 @@ def compare_merged_weights(result: TrainingResult) -> Mapping[str, object]:
             continue
         deviations.append(largest_difference(merged[name], expected[name]))
         control_deviations.append(largest_difference(merged[name], base_weight))
-        # `apply_saved` takes over the very tensor of a weight without an adapter. All that a merge
-        # may do to such a weight is to round it to bfloat16.
+        # `apply_saved` returns the same tensor for a weight without an adapter. A merge may only
+        # round such a weight to bfloat16.
         has_adapter = expected[name] is not base_weight
         if not has_adapter and not is_same_or_rounded(merged[name], base_weight):
             strayed.append(name)
@@ -207,10 +207,10 @@ def is_same_or_rounded(tensor: Any, original: Any) -> bool:
 def compare_reloaded_model(result: TrainingResult) -> Mapping[str, object]:
     """Return how far the logits of the reloaded model are from those of the saved files.
 
-    The reloaded model is the result as the example's framework loads it; the saved files are read
-    by our own code. The control is the result without its last layer, as if a shard had been left
-    out. If the example measured a loss on held-out rows before it ended, the reloaded model's loss
-    is compared with it, too, with the untrained model's loss as the control.
+    The example's framework loads the model again; our own code reads the saved files. The control
+    is the result without its last layer, as if a file were missing. If the example measured a loss
+    on held-out rows, the reloaded model's loss is compared with it, too. The control for that is
+    the untrained model's loss.
     """
     torch = importlib.import_module("torch")
     tokens, _ = result.batches[0]
@@ -221,8 +221,7 @@ def compare_reloaded_model(result: TrainingResult) -> Mapping[str, object]:
         if not name.startswith(last_layer):
             without_last_layer[name] = tensor
 
-    # The weights below the adapters, as they are after loading. Without adapters the saved weights
-    # replace them.
+    # The weights below the adapters may be others after loading than before training.
     base = result.start if result.reload_base is None else result.reload_base
     with torch.no_grad():
         logits = result.compute_logits(tokens).float().cpu()
@@ -318,7 +317,7 @@ def train_in_plain_torch(
     torch = importlib.import_module("torch")
     if learning_rate is None:
         learning_rate = result.learning_rate
-    # With adapters, only their A and B are trained, and the weights below them are frozen.
+    # If there are adapters, only their A and B are trained.
     start: Mapping[str, Any] = result.start
     if result.adapters:
         start = flatten_pairs(result.adapters.start)
@@ -405,16 +404,15 @@ def token_loss(logits: Any, labels: Any, *, counts_all_labels: bool = False) -> 
 def compute_objective(result: TrainingResult, weights: Weights, batch: Batch) -> Any:
     """Return the loss of one training step, computed in plain torch as the framework defines it.
 
-    That is DPO's loss if the example trained by DPO. Otherwise it is the mean of the losses that
-    the ranks (processes that train together) have on their parts of the batch. It is not the loss
-    of the whole batch: each rank divides by the number of its own labels.
-
-    `weights` are those before the step; `batch` has the tokens and labels of all ranks.
+    `weights` are those before the step; `batch` has the tokens and labels of all ranks, which are
+    processes that train together. The loss is the mean of the ranks' losses, or DPO's loss if the
+    example trained by DPO.
     """
     torch = importlib.import_module("torch")
     if result.dpo_beta is not None:
         return compute_dpo_loss(result, weights, batch, result.dpo_beta)
 
+    # This is not the loss of the whole batch: each rank divides by the number of its own labels.
     tokens, labels = batch
     tokens_by_rank = tokens.chunk(result.rank_count)
     labels_by_rank = labels.chunk(result.rank_count)

@@ -49,14 +49,14 @@ def read_qlora(run: Run) -> TrainingResult:
 
     `run` is the program that has run to its end. The result is everything that is compared with the
     same training in plain torch: the weights and adapters before, the losses and batches, and the
-    adapters after. bitsandbytes rounds the weights to NF4, so those below the adapters are rounded
-    here, too.
+    adapters after.
     """
+    # bitsandbytes rounds the weights below the adapters to NF4, so round them here, too.
     start = round_to_nf4(read_tensors(run.model), read_shape(run.model))
     adapters = draw_adapters(run, run.config["lora"])
 
-    # The saved adapters are loaded twice: here by peft, over weights quantised as in training, and
-    # by our own code (`saved`). evidence.compare_reloaded_model compares the logits of both.
+    # Load the saved adapters by peft, over weights quantised as in training. Our own code loads
+    # them, too (`saved`), and evidence.compare_reloaded_model compares the logits of both.
     torch = importlib.import_module("torch")
     transformers = importlib.import_module("transformers")
     peft = importlib.import_module("peft")
@@ -90,8 +90,8 @@ def read_preferences(run: Run) -> TrainingResult:
     batch_size = int(settings["per_device_train_batch_size"])
     saved = run.folder / run.result()["saved"]
 
-    # The saved adapters are loaded twice: here by peft, and for the result's `saved` by our own
-    # code. evidence.compare_reloaded_model compares the logits of both.
+    # Load the saved adapters by peft. Our own code loads them, too (`saved`), and
+    # evidence.compare_reloaded_model compares the logits of both.
     transformers = importlib.import_module("transformers")
     peft = importlib.import_module("peft")
     base = transformers.AutoModelForCausalLM.from_pretrained(run.model).to(run.device)
@@ -201,7 +201,7 @@ def read_unsloth(run: Run) -> TrainingResult:
     )
     adapters = Adapters(scale=lora["lora_alpha"] / lora["r"], start=copy_adapters(tuned))
 
-    # Here unsloth loads the saved files. For `saved` our own code reads them, and
+    # Load the saved files by unsloth. Our own code loads them, too (`saved`), and
     # evidence.compare_reloaded_model compares the logits of both.
     saved = str(run.folder / run.result()["saved"])
     saved_model, _ = fast_language_model.from_pretrained(
@@ -230,7 +230,7 @@ def describe_full_training(run: Run, compute_logits: Callable[[Any], Any]) -> Tr
     rows = read_rows(run)
     trained_count = len(rows) - int(run.config["held_out"])
     order = shuffle_row_numbers(trained_count, int(settings["seed"]))
-    # The Trainer evaluates all of them, without shuffling.
+    # The Trainer evaluates all held-out rows, without shuffling.
     held_out_rows = rows[trained_count:]
     held_out_batches = stack_batches(
         held_out_rows,
@@ -296,8 +296,8 @@ def does_trainer_count_all_labels() -> bool:
 def read_rows(run: Run) -> list[Batch]:
     """Return tokens and labels of every line of a program's data, as the programs make them.
 
-    A line is JSON, and its text is the instruction, the input and the output, padded or cut to one
-    length. Every token is its own label, but for the padding, which has none (IGNORED).
+    A line is JSON with an instruction, an input and an output. Together they are the text, padded
+    or cut to one length. Each token is its own label; padding has none (IGNORED).
     """
     torch = importlib.import_module("torch")
     transformers = importlib.import_module("transformers")
