@@ -161,7 +161,7 @@ def root_cause(error: Mapping[str, Any]) -> str:
     headline, _, further_lines = str(error["message"]).strip().partition("\n")
     detail = telling_line(further_lines) or telling_line(str(error.get("log", "")))
     text = f"{error['kind']}: {headline[:_LINE_CHARACTERS]}"
-    # Neither of the two lines may repeat the other.
+    # Leave the detail out if one of the two lines repeats the other.
     if detail and detail not in headline and headline not in detail:
         return f"{text} ({detail})"
     return text

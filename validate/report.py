@@ -98,7 +98,7 @@ def _title(verdict: Verdict, reference: str) -> str:
         image = f"{reference}, by the claims of {image}"
     image += _on_other_base(verdict)
 
-    # Empty inside a container, which does not know the digest of its image.
+    # Inside a container, the digest of the image is not known, and empty.
     digest = verdict.digest[:_DIGEST_CHARACTERS]
     parts = [image, digest, str(verdict.overall)]
     return "  ".join(part for part in parts if part)

@@ -348,7 +348,7 @@ def run_group(group: Group, settings: RunSettings, environ: Mapping[str, str]) -
 
     read_end, write_end = os.pipe()
     process = _start_group(group, settings, environ, records_descriptor=write_end, log=log)
-    # Only the process writes now, so that reading ends when it does.
+    # Now only the process can write, so reading ends when the process does.
     os.close(write_end)
 
     # Pass on the records as they come.

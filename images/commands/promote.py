@@ -24,7 +24,7 @@ def promote(
     matrix: MatrixFile = None,
 ) -> None:
     """Copy a published image to another repository of its registry, and move the tags there."""
-    # What the image must have passed: the tiers of --gate, else those of the matrix.
+    # The image must have passed the tiers of --gate, or else those of the matrix.
     policy = releases.policy_of_published(gate, common.sources(matrix))
     source, target = Reference.parse(reference), Repository.parse(to)
     releases.print_result(

@@ -68,7 +68,7 @@ def render(
         compiled=prebuilt.wheel_finder(sources.matrix),
         refusal=refusal,
     )
-    # What `validate --tag` must be told, too, to find the images' contexts.
+    # `validate --tag` needs the same options, to find the images' contexts.
     places: list[str] = []
     if matrix:
         places += ["--matrix", str(matrix)]

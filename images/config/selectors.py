@@ -60,7 +60,7 @@ class Selector:
             return fnmatch.fnmatchcase(image.name, self.value)
 
         if self.key in _VERSIONED:
-            # None: the plan does not know it, for example of an unknown torch.
+            # The version is None if the plan does not know it, for example for an unknown torch.
             version = image.versions[self.key]
             operator = "==" if self.op == "=" else self.op
             return version is not None and within(str(version), f"{operator}{self.value}")

@@ -157,7 +157,7 @@ def _run_mmdebstrap(command: Sequence[str], suite: str, host: HostSettings) -> I
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        # Both streams are pipes, so neither is None.
+        # `Popen` was given pipes, so neither stream is None.
         tar, stderr = cast("IO[bytes]", process.stdout), cast("IO[bytes]", process.stderr)
         # A thread reads the messages while the tar is read: a full pipe would stop mmdebstrap.
         messages: deque[str] = deque(maxlen=100)

@@ -70,7 +70,7 @@ def of_build(
     recipe = image_recipe(
         image, lock.files, base, recipe_of_base, wheels=own_wheels, missing=missing
     )
-    # Only a custom base is named; empty: it is the one of the matrix.
+    # Only a custom base is named. The text is empty for the base of the matrix.
     custom_base = base.reference if base.origin == "custom" else ""
     return Origin(recipe=recipe, record=record, base=custom_base)
 

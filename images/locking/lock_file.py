@@ -113,7 +113,7 @@ def state(image: Image, folder: Path) -> State:
     try:
         lock = load(place)
     except UserError as error:
-        # Without this file there is no lock; with it, one that is damaged.
+        # If this file exists, there is a lock, which is damaged. Otherwise there is none.
         if not (place / RECORD).is_file():
             return State(Status.MISSING)
         problems = [f"{problem.where}: {problem.cause}" for problem in error.problems]

@@ -222,7 +222,7 @@ class Image:
         compiled_wheels = {stem_of(file): file for file in wheels if has_extensions(file)}
         chosen = {}
         for pin in self.pins:
-            # Empty `extensions`: this image can't have the package with them, or there are none.
+            # `extensions` is empty for a package that this image can only have without them.
             if pin.extensions and pin.wheel_stem in compiled_wheels:
                 chosen[pin.name] = compiled_wheels[pin.wheel_stem]
         return chosen

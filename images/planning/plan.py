@@ -197,7 +197,7 @@ def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple
     def distance(planned: Planned) -> tuple[bool | int | str, ...]:
         """Return a key to sort images by: how they differ from `name`, what counts most first."""
         other = planned.image_name
-        # False sorts before true: what is the same comes first.
+        # False sorts before true, so images with the same value come first.
         return (
             other.profile != name.profile,
             other.platform is not name.platform,

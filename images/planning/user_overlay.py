@@ -53,7 +53,7 @@ def variables(image: Image) -> dict[str, str]:
 
     They are environment variables of the image: name -> value.
     """
-    # What the templates of the table name in braces: `HF_HOME: "{cache}/huggingface"`.
+    # Values of the table have these names in braces: `HF_HOME: "{cache}/huggingface"`.
     values = {
         "cache": CACHE,
         "image": image.lock_name,
@@ -90,7 +90,7 @@ def held_versions(
         # `NATIVE`: the packages that have compiled CUDA code, by expectations.yaml.
         has_kernels = pin.name in expectations.NATIVE or pin.compiled
         if has_kernels or pin.name in expectations.HELD:
-            # With the local version: `2.7.1+cu128`.
+            # Keep the local version: `2.7.1+cu128`.
             versions[pin.name] = pin.requirement.partition("==")[2]
     for name, version in locked.items():
         if name.startswith("nvidia-"):

@@ -312,7 +312,7 @@ class Registry:
             data=_Body(chunks, size),
             timeout=_UPLOAD_SECONDS,
         )
-        # Where the session goes on: the URL may be relative, and may have a query already.
+        # The session goes on at this URL, which may be relative, and may have a query already.
         location = urljoin(answer.url, answer.headers.get("Location", location))
         separator = "&" if "?" in location else "?"
         self._send("PUT", f"{location}{separator}digest={digest}", timeout=_UPLOAD_SECONDS)

@@ -243,7 +243,7 @@ def container_spec(
         tmpfs[folder] = f"rw,exec,nosuid,nodev,mode=1777,size={SCRATCH}"
     for folder, kind in plan.mounts.items():
         if kind == "own":
-            # As if the user had mounted a folder of their own: nobody else may write to it.
+            # This is as if the user had mounted a folder of their own: nobody else may write to it.
             uid, _, gid = (plan.user or "").partition(":")
             owner = f"uid={uid},gid={gid}"
             tmpfs[folder] = f"rw,exec,nosuid,nodev,mode=755,{owner},size={SCRATCH}"

@@ -61,7 +61,7 @@ class Changes:
                 # `listed` below joins the first 30, and says how many more there are.
                 packages = [f"{name} {version}" for name, version in sorted(versions.items())]
                 changes.append(f"{kind}: {len(packages)} ({listed(packages, limit=30)})")
-        # None (not compared) is added below.
+        # If files were not compared (None), a line below says so.
         for step_change in self.files or ():
             changes.append(_changed_files(step_change))
         if not changes:

@@ -35,7 +35,7 @@ def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequenc
     if not image_claims:
         return ()
     started = time.monotonic()
-    # What the engine tells without reading a layer.
+    # The engine tells this without reading a layer.
     settings = settings_evidence(engine, image)
     evidence: dict[str, ImageEvidence | LayersEvidence] = {}
     for claim in image_claims:
@@ -86,7 +86,7 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
     evidence has only the reason (`unread`). `wasted`: what each build step makes travel for
     nothing. Raises EngineError if a layer is damaged.
     """
-    # None: the engine's store of layers can't be read from here.
+    # This is None if the engine's store of layers can't be read from here.
     hidden_files = exported.read_hidden_files(engine, image)
     if hidden_files is None:
         return {"unread": layers.why_unreadable(engine, image)}

@@ -38,7 +38,7 @@ def known_forms(claims: ClaimSet) -> dict[str, str]:
             # The last row is no layer: it stands for the image's settings.
             if layer["layer"] == SETTINGS_ROW:
                 continue
-            # Empty: no build of this layer is recorded, so there is nothing to map.
+            # The diff ID is empty if no build of this layer is recorded.
             canonical = layer["diff_id"]
             if not canonical:
                 continue

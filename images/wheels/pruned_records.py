@@ -55,7 +55,7 @@ def update(
     requirements = sorted({f"{package.name}=={package.version}" for package, _ in unmeasured})
     url_by_digest = uv.find_urls(requirements, lock.inputs, run=run, where=str(image.name))
 
-    # What remains depends on the pruner and its settings: `key` stands for both.
+    # The result of pruning depends on the pruner and its settings: `key` stands for both.
     key = pruner.key(image.pruning)
     program = pruner.files(image.pruning)
     login = IndexLogin(lock.inputs.indexes)

@@ -275,7 +275,7 @@ class Process:
         # Files to load, each with the chain of files that led to it: `path` comes first. The loop
         # also visits what it appends.
         queue: list[tuple[str, tuple[str, ...]]] = [(path, ())]
-        # From now on, a file that needs a library of this name gets this one.
+        # Files that are loaded later and need a library of this name get this one.
         self._remember(os.path.basename(path), path)  # noqa: PTH119
         seen = {path}
         for current, ancestors in queue:

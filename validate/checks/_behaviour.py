@@ -100,7 +100,7 @@ def _find_too_large(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> 
     """
     for name, bound in bounds.items():
         figure = figures[name]
-        # Not `figure > bound`, which is false for NaN.
+        # `figure > bound` would let NaN pass.
         if not figure <= bound:
             yield f"{name} is {figure:.3g}, more than {bound:g}"
 
@@ -113,7 +113,7 @@ def _find_too_small(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> 
     """
     for name, bound in bounds.items():
         figure = figures[name]
-        # Not `figure < bound`, which is false for NaN.
+        # `figure < bound` would let NaN pass.
         if not figure >= bound:
             yield f"{name} is {figure:.3g}, less than {bound:g}"
 

@@ -99,7 +99,7 @@ def judge(subject: str, expect: CommandExpect, evidence: CommandEvidence) -> Fin
         seconds = evidence["seconds"]
         return passed(f"`{line}` ended with 0 after {seconds} s")
 
-    # None: it was stopped because it took too long.
+    # The status is None if it was stopped because it took too long.
     if exit_code is None:
         limit = expect["seconds"]
         return failed(f"{subject}: `{line}` did not end within {limit} s")

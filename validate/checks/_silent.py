@@ -147,7 +147,7 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
     most_times = expect.get("times")
     if most_times:
         times = figures.get("times", math.nan)
-        # Not `times > most_times`: this would let NaN pass.
+        # `times > most_times` would let NaN pass.
         if not times <= most_times:
             longer = f"takes {times:.0f} times as long as the right way"
             return report_fault(f"{longer}, {most_times:g} is the most. {fault}")

@@ -23,7 +23,7 @@ def main(_arguments: Sequence[str] = ()) -> int:
     except nvml.DriverError as error:
         error_texts.append(str(error))
 
-    # Without a driver both fail, with the same cause.
+    # If there is no driver, both fail, with the same cause.
     if error_texts:
         report(error=error_texts[0])
     for fault in host_faults.of_machine(host.read()):

@@ -40,7 +40,7 @@ def read_axolotl(run: Run) -> TrainingResult:
     dtype = choose_training_dtype(run)
     weights = read_starting_weights(run, dtype)
 
-    # What was saved: adapters, maybe merged as well, or all weights.
+    # The run has saved adapters, and maybe merged them, or all weights.
     merged_folder = out / "merged"
     adapters, merge = None, None
     saved: Weights | AdapterPairs

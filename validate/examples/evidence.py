@@ -57,7 +57,7 @@ def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping
     # Each example has a fork of its own, because frameworks patch the modules that others import.
     # On a CPU with many cores, several run side by side and share the cores.
     at_once = 1
-    # None: torch chooses how many threads each process has.
+    # With None, torch chooses how many threads each process has.
     threads = None
     if device == "cpu":
         cores = len(os.sched_getaffinity(0))

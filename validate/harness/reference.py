@@ -118,7 +118,7 @@ def _attention(
     value = value.repeat_interleave(group, dim=1)
 
     score = query @ key.transpose(-1, -2) / shape.head**0.5
-    # True above the diagonal: a position does not see those after it.
+    # The mask is True above the diagonal: a position does not see those after it.
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
     attended = score.masked_fill(future, float("-inf")).softmax(-1) @ value
     attended = attended.transpose(1, 2).reshape(batch, length, shape.hidden)

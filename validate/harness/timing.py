@@ -175,7 +175,7 @@ def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
     if conditions["others"] > _OTHERS_BYTES:
         yield f"others held {conditions['others'] / 1e9:.1f} GB of the GPU's memory"
 
-    # Both in milliwatts.
+    # Both limits are in milliwatts.
     usual_limit = before.get("usual_power_limit", 0)
     limit = before.get("power_limit", usual_limit)
     if limit < _LOW_POWER * usual_limit:

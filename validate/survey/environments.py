@@ -165,7 +165,7 @@ def _environment(
     `python` is the path of its program and `version` its release (`3.11`). `package_folders` are
     those of its own prefix; `environ` are the variables of the image.
     """
-    # Empty unless this is a virtual environment.
+    # The settings are empty if this is not a virtual environment.
     venv_settings = _read_venv_settings(prefix)
     if venv_settings:
         kind = "venv"

@@ -124,7 +124,7 @@ def _describe_environment(
     """
     folders = tuple(f"{os.path.realpath(folder)}/" for folder in environment.path)
     processors = Counter(_processor_of(path) for path in libraries if path.startswith(folders))
-    # What is no ELF file has no processor: a linker script, say.
+    # A file that is not ELF, such as a linker script, has no processor.
     processors.pop("", None)
     return {
         **asdict(environment),
@@ -257,7 +257,7 @@ def _read_device_code(path: str) -> DeviceCode | None:
         ):
             if content[:4] != elf.MAGIC:
                 return None
-            # Of all sections, also those that only the device linker reads.
+            # Include sections that only the device linker reads.
             for region in fatbin.read_regions(content, fatbin.ALL_SECTIONS):
                 # Entries whose code a pruner has erased are left out.
                 for entry in kernel_states.entries_with_code(content, region):

@@ -116,7 +116,7 @@ def _check_gcc(candidate: Candidate) -> Iterator[Finding]:
     A custom base need not say which gcc it has: 0 is never too new.
     """
     gcc = candidate.matrix.bases[candidate.base.key].gcc
-    # None: nothing is known of this CUDA, and check_toolkit refuses it.
+    # If nothing is known of this CUDA (None), check_toolkit refuses it.
     facts = candidate.toolkit_facts
     if facts and gcc > facts.gcc_max:
         cause = (

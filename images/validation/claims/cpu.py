@@ -313,7 +313,7 @@ def user_folder_claims(image: Image) -> Iterator[Claim]:
     # User IDs: the image's own user, one that the image does not know, and root.
     ids = {"own": user_overlay.USER, "any": ARBITRARY_UID, "root": 0}
     for subject, home in expectations.HOMES.items():
-        # Both are keys of `ids`.
+        # User and group are keys of `ids`.
         user, group = home["who"]
         expect: HomeExpect = {
             "uid": ids[user],

@@ -62,7 +62,7 @@ def train_with_ray() -> RayEvidence:
 
 
 _SUBJECTS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-    # First, and in a fork: nothing may have imported DeepSpeed before.
+    # This comes first, and in a fork, because nothing may have imported DeepSpeed before.
     "deepspeed-cpu-adam": lambda: measure_in_fork(compare_cpu_adam),
     "ray-train": train_with_ray,
 }

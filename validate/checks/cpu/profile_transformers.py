@@ -55,7 +55,7 @@ def place_models(folder: Path) -> DeviceMapEvidence:
     llama = SavedLlama(folder / "model")
     plain_logits = compute_logits(automodel.from_pretrained(llama.folder), llama)
 
-    # With enough memory.
+    # Try it with enough memory.
     whole = automodel.from_pretrained(llama.folder, device_map="auto")
     whole_logits = compute_logits(whole, llama)
     # Part of the model ("": all of it) -> its device. Newer releases of transformers set this only
@@ -64,7 +64,7 @@ def place_models(folder: Path) -> DeviceMapEvidence:
     # Parameters without data stayed on the device `meta`.
     unplaced = sum(parameter.device.type == "meta" for parameter in whole.parameters())
 
-    # With too little memory.
+    # Try it with too little memory.
     model_bytes = sum(tensor.numel() * tensor.element_size() for tensor in llama.saved.values())
     split = automodel.from_pretrained(
         llama.folder,

@@ -134,7 +134,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Evidence]]:
     importlib.import_module("torch")
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = SavedLlama(Path(folder))
-        # Only the subjects that are claimed are measured.
+        # Only those with a claim are called.
         measures: Mapping[str, Callable[[], Evidence]] = {
             "weights": lambda: measure_weights(llama),
             "logits": lambda: measure_logits(llama),

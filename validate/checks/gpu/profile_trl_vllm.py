@@ -439,7 +439,7 @@ def judge_rollout(subject: str, _expect: object, evidence: BehaviourEvidence) ->
     """
     at_least = dict.fromkeys(CONTROLS, LEAST_OUTSIDE_OF_CONTROL)
     equal = {}
-    # None: the engine is started without this setting, and vLLM decides.
+    # With None, the engine is started without this setting, and vLLM decides.
     has_cache: bool | None = ENGINES[subject].get("enable_prefix_caching")
     if has_cache is True:
         at_least["cached"] = 1

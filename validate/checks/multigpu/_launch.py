@@ -94,7 +94,7 @@ def measure(
         program = [_PROGRAM, str(folder), f"{limit:g}", f"{patience:g}"]
         exit_code, log = run_torchrun(folder, rank_count, program, environment, limit)
 
-        # What all ranks have finished counts even if one of them failed later.
+        # Yield the claims that all ranks have finished, even if one of them failed later.
         reports = [read_report(folder / f"rank{rank}") for rank in range(rank_count)]
         for claim in claims:
             if all(claim.subject in report["measured"] for report in reports):
@@ -278,7 +278,7 @@ def find_last_message(log: str, rank: int | None) -> str:
     return f": {messages[-1]}" if messages else ""
 
 
-# What follows runs in each rank.
+# All functions below run in each rank.
 
 _PR_SET_PDEATHSIG = 1
 """The option of prctl(2): send this signal to the process when its parent ends."""

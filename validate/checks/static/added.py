@@ -63,7 +63,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FoldersEvidence]]:
     user = read_user(environment.user)
     for claim in claims:
         variables = claim.expect["variables"]
-        # What names a folder -> its path.
+        # Variable, or WORKING_FOLDER -> the path of the folder that it names.
         paths = list_folders(environment, variables)
         folders = {}
         for name, path in paths.items():

@@ -135,17 +135,17 @@ class MeasuredFile(TypedDict, total=False):
     """`sm_90`, or `compute_90` for PTX. Of `pruned`: without the code that is left in `whole`
     regions although no target needs it."""
 
-    # Of `kernels` and `files`.
+    # For claims of the kinds `kernels` and `files`.
     served: dict[str, KernelCounts | str]
     """By architecture. Of `files`: `cubin`, `jit` or `none`."""
     hidden: dict[str, int]
     """Architecture -> regions in which a mark hides code that it has a use for."""
 
-    # Of `kernels`.
+    # For claims of the kind `kernels`.
     regions: int
     kernels: int
 
-    # Of `pruned`.
+    # For claims of the kind `pruned`.
     surplus: list[str]
     """Architectures of code that no claimed one has a use for."""
     surplus_entries: int

@@ -175,7 +175,7 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     layers = compare_layers(expect, evidence)
     recording = command("reproduce", expect["arguments"], "--record")
     next_step = f"`{recording}` builds it twice and records it"
-    # First: is there anything to compare on both sides?
+    # First: are there layers on both sides that could be compared?
     if not layers.expected:
         return unproven(f"its recipe has no layers: {next_step}")
     if not layers.measured:

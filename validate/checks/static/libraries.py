@@ -242,7 +242,7 @@ def measure_environment(
     with_torch = interpreter_only.copy()
     missing_at_start += load_torch(with_torch, installed.locations(distributions), libraries)
 
-    # What each library and program would get. Libraries are loaded after torch, programs start in a
+    # Find out what each file would get. Libraries are loaded after torch, programs start in a
     # process of their own.
     holders = index_by_owner(libraries)
     owners_by_name = list_owners_by_name(libraries)

@@ -111,7 +111,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     user, start, distributions = installed.read_user_python()
     owners = read_owners(distributions)
 
-    # What a shell finds.
+    # Programs that a shell finds on the PATH.
     path = user.environ.get("PATH", "").split(":")
     programs = find_hidden_programs(path, owners, start)
 
@@ -120,7 +120,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     folders_searched_first = folders_before_standard(user)
     modules = find_hidden_modules(folders_searched_first, start.standard_library, distributions)
 
-    # What the dynamic loader finds.
+    # Libraries that the dynamic loader finds.
     libraries = find_hidden_libraries(user, owners)
     plugins = find_plugins(loader_folders(user), owners)
 
@@ -207,7 +207,7 @@ def prefix_of_environment(path: str) -> str:
     folder, _, name = path.rpartition("/bin/")
     if not name.startswith("python"):
         return ""
-    # What makes a folder a virtual environment (PEP 405).
+    # A folder with this file is a virtual environment (PEP 405).
     is_environment = Path(folder, "pyvenv.cfg").is_file()
     return folder if is_environment else ""
 
@@ -256,7 +256,7 @@ def find_hidden_modules(
                 hidden.append(
                     {
                         "path": path,
-                        # Not looked up: these folders are the user's, not a package's.
+                        # These folders are the user's, so no package owns the file.
                         "owner": _NO_OWNER,
                         "hides": f"{module.folder}/{name}",
                         "hidden_owner": module.owner,

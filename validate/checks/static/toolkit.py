@@ -113,7 +113,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
         programs[name] = os.path.realpath(path) if path else None
     copies_of_torch = [copy for copy in distributions if copy.name == "torch"]
     torch = read_torch_version(installed.locations(copies_of_torch))
-    # Where the dynamic loader would look for libraries of this user's programs.
+    # `search` says where the dynamic loader looks for libraries of this user's programs.
     search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
 
     for claim in claims:
@@ -404,7 +404,7 @@ def find_part_faults(name: str, part: Part, version: str) -> Iterator[str]:
         stem, major = split_soname(soname or "")
         if not stem:
             yield f"{path} is no shared library"
-        # Of the other libraries, such as libnvvm.so.4, the number is not CUDA's.
+        # The number in other libraries' names, such as libnvvm.so.4, is not CUDA's.
         elif stem == "libcudart" and major != version.partition(".")[0]:
             yield f"{path} is {soname}, CUDA {version} is expected"
 
