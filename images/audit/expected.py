@@ -72,14 +72,6 @@ _LAYER = "installed"
 # --- claims ---------------------------------------------------------------------------------------
 
 
-class EnvironmentClaims(NamedTuple):
-    """The claims about an environment, and what they leave out."""
-
-    claims: list[Claim]
-    left_out: dict[str, str]
-    """Package whose claims need facts that we don't have -> the reason."""
-
-
 class DescribedImage(NamedTuple):
     """An environment as an image of the matrix, and the packages that this leaves out."""
 
@@ -90,17 +82,18 @@ class DescribedImage(NamedTuple):
 
 
 def environment_claims(
-    environment: SurveyedEnvironment, code: Sequence[LibraryCode], facts: Facts
-) -> EnvironmentClaims:
+    environment: SurveyedEnvironment,
+    code: Sequence[LibraryCode],
+    facts: Facts,
+    image: Image | None,
+) -> list[Claim]:
     """Return the claims about a surveyed environment: statements that checks will test.
 
-    With them are returned the packages that claims could not be written for, with reasons. Every
-    environment gets claims about its files, libraries, symbols and start-up code. One with torch
-    for CUDA also gets those about device code and those of the cpu tier. `code`: the device code of
-    all libraries of the image.
+    Every environment gets claims about its files, libraries, symbols and start-up code. One with
+    torch for CUDA also gets those about device code and those of the cpu tier. `code`: the device
+    code of all libraries of the image. `image`: the environment as an image of the matrix
+    (`describe_as_image`).
     """
-    # None: the environment has no torch for CUDA.
-    image, left_out = describe_as_image(environment, code, facts)
     claims = [
         *_file_claims(environment),
         *_library_claims(environment, image),
@@ -109,7 +102,7 @@ def environment_claims(
     if image:
         context = ClaimContext(image=image, facts=facts, no_gpu="an audit runs on no GPU")
         claims += _torch_claims(context, code)
-    return EnvironmentClaims(claims, left_out)
+    return claims
 
 
 def _start_claim() -> Claim:

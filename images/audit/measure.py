@@ -213,7 +213,8 @@ def _claims_about_environment(
     # Claims that our checks measure. `left_out`: packages that none could be written for -> why.
     # Each of those gets an unproven claim.
     code = library_code(survey_document)
-    claims, left_out = expected.environment_claims(environment, code, facts)
+    image, left_out = expected.describe_as_image(environment, code, facts)
+    claims = expected.environment_claims(environment, code, facts, image)
     claims += expected.unaudited_claims(left_out)
 
     # Claims that the survey decides.
@@ -223,7 +224,6 @@ def _claims_about_environment(
         survey.environment_evidence(environment, survey_document["toolkits"])
     )
     if options.machine:
-        image = expected.describe_as_image(environment, code, facts).image
         claims.append(machine.machine_claim(environment, image, facts, options.machine))
         torch_cuda = str(environment["torch"].get("cuda", ""))
         archs = [f"{arch.major}{arch.minor}" for arch in options.machine.archs]

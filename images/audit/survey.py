@@ -9,6 +9,7 @@ import fnmatch
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from packaging.markers import UndefinedEnvironmentName
@@ -72,17 +73,14 @@ def find_preloaded(evidence: Evidence) -> Faults:
         yield f"/etc/ld.so.preload loads {path} into every process"
 
 
-def find_grave_variables(evidence: Evidence) -> Faults:
-    """Yield each variable that changes how results are computed, or hides GPUs."""
-    for name, value in evidence["variables"].items():
-        if matches(name, _RULES["grave_variables"]):
-            yield f"{name}={value} is set: {_reason_against(name)}"
+def find_denied_variables(evidence: Evidence, *, are_grave: bool) -> Faults:
+    """Yield each denied variable of one kind.
 
-
-def find_local_settings(evidence: Evidence) -> Faults:
-    """Yield each other denied variable: its value fits one machine or network only."""
+    Grave ones change how results are computed, or hide GPUs. The value of any other one fits one
+    machine or network only.
+    """
     for name, value in evidence["variables"].items():
-        if not matches(name, _RULES["grave_variables"]):
+        if matches(name, _RULES["grave_variables"]) is are_grave:
             yield f"{name}={value} is set: {_reason_against(name)}"
 
 
@@ -314,18 +312,8 @@ def find_other_toolkits(evidence: Evidence) -> Faults:
             yield f"{toolkit['home']} is CUDA {version}, torch is built for CUDA {torch_cuda}"
 
 
-def find_ordinary_silent_faults(evidence: Evidence) -> Faults:
-    """Yield what the installed versions compute wrong in plain training, without an error."""
-    yield from _silent_faults(evidence, are_ordinary=True)
-
-
-def find_rare_silent_faults(evidence: Evidence) -> Faults:
-    """Yield what the installed versions compute wrong in cases that few programs meet."""
-    yield from _silent_faults(evidence, are_ordinary=False)
-
-
-def _silent_faults(evidence: Evidence, *, are_ordinary: bool) -> Faults:
-    """Yield the known silent faults of these versions that plain training meets, or the others.
+def find_silent_faults(evidence: Evidence, *, are_ordinary: bool) -> Faults:
+    """Yield what these versions compute wrong in plain training, or else only in rare cases.
 
     `evidence`: `versions` is distribution, or `cudnn` -> version; `uses_gpus` is whether torch is
     built for CUDA.
@@ -433,13 +421,13 @@ OF_IMAGE = (
     Rule(
         subject="variables",
         statement="no variable sends results over another path",
-        find_faults=find_grave_variables,
+        find_faults=partial(find_denied_variables, are_grave=True),
         fix=_SET_ELSEWHERE,
     ),
     Rule(
         subject="settings",
         statement="no variable fits one machine only",
-        find_faults=find_local_settings,
+        find_faults=partial(find_denied_variables, are_grave=False),
         fix=_SET_ELSEWHERE,
         required=False,
     ),
@@ -487,14 +475,14 @@ OF_ENVIRONMENT = (
     Rule(
         subject="silent-faults",
         statement="no version here is known to compute something wrong without an error",
-        find_faults=find_ordinary_silent_faults,
+        find_faults=partial(find_silent_faults, are_ordinary=True),
         fix="take a version without it, or keep away from that case",
         required=False,
     ),
     Rule(
         subject="rare-silent-faults",
         statement="none is known to do so in rare cases",
-        find_faults=find_rare_silent_faults,
+        find_faults=partial(find_silent_faults, are_ordinary=False),
         faults_are_known=True,
         required=False,
     ),

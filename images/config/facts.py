@@ -124,9 +124,7 @@ class TorchFacts(Row):
     default_cuda: MinorText
     variants: dict[MinorText, TorchVariant]
     triton: RangeText
-    requires_python: RangeText
     pythons: list[MinorText]
-    cxx_standard: int
     source: Source
     note: str = ""
 
@@ -268,7 +266,6 @@ class CudaFacts(Row):
     """The first driver that knows this CUDA: it came with the first release of the line."""
     nvcc_archs: list[Capability]
     gcc_max: int
-    wheels_hold_nvcc: bool
     source: Source
 
 
@@ -397,7 +394,6 @@ class Arm64Facts(Row):
 class Facts(Row):
     """The whole of facts.yaml."""
 
-    collected: str
     torch_index: str
     """The index that has every torch variant; `{variant}` stands for cu126 and the like."""
     torch: dict[VersionText, TorchFacts]

@@ -62,8 +62,6 @@ class LayerReading:
     payload: Mapping[str, str]
     """Layer -> canonical diff ID, the lowest first, and the settings; see
     `configuration.payload`."""
-    as_stored: Mapping[str, str]
-    """Layer -> diff ID as this engine wrote it."""
     canonical: bool
     """The engine's store could be read.
 
@@ -162,7 +160,6 @@ def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> La
     why_unread = "" if layers else why_unreadable(engine, info)
     return LayerReading(
         payload=configuration.payload(with_canonical_layers, steps),
-        as_stored=as_stored,
         canonical=bool(layers),
         why_unread=why_unread,
         beside_suite=strange_paths,

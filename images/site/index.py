@@ -22,9 +22,6 @@ class ImageRow(chooser.ImageSummary):
     """Its name and the aliases that mean it; with `published`, also the tag that never moves."""
     pins: dict[str, str]
     warnings: list[str]
-    moved: str = ""
-    """What has moved since its runs, which are stale then: `transformers 4.57.6 where the pin is
-    4.50.3 now`."""
     status: str
     """What its runs proved, and what has moved since, as one sentence for its page."""
     digest: str
@@ -39,8 +36,6 @@ class ImageRow(chooser.ImageSummary):
     get: Annotated[str, Field(pattern="^[ -~]+$")]
     """The command that gets it."""
     validation: Validation
-    validated_on: date | None
-    """Of a validated image: the day of its oldest tier of the gate."""
     runs: list[TierRun]
     """Newest first: the last ten of each tier and GPU, and those that decide `validation`."""
     page: str
@@ -74,7 +69,7 @@ class Index(Row):
     Paths are relative to it.
     """
 
-    schema_version: Literal[5] = 5
+    schema_version: Literal[6] = 6
     date: date
     """The day it was made, UTC."""
     revision: str

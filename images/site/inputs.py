@@ -110,7 +110,6 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
         lock=inputs.lock_hashes.get(image.lock_name, ""),
         tag=published.digest if published else "",
     )
-    validation, validated_on = status.validation(matrix.gate)
 
     if published:
         # People pull this very image, whatever the pins and the lock are today.
@@ -130,15 +129,13 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
         tags=[*own_tags, *aliases],
         pins=pins,
         warnings=list(image.warnings),
-        moved=status.moved,
         status=status.sentence,
         digest=status.digest,
         bytes=_image_size(newest_first(inputs.runs), name, status.digest),
         published=published.reference if published else "",
         transfer=published.bytes if published else 0,
         get=get,
-        validation=validation,
-        validated_on=validated_on,
+        validation=status.validation(matrix.gate),
         runs=_shown_runs(status),
         page=f"images/{name}.html",
     )

@@ -136,44 +136,23 @@ class ImageStatus:
         return deciding_runs(self.runs)
 
     @property
-    def moved(self) -> str:
-        """Return what has moved since the newest run; empty: nothing that is known."""
-        for run in self.deciding:
-            if run.moved:
-                return run.moved
-        return ""
-
-    @property
     def passed_on(self) -> list[str]:
         """Return the GPU models on which its gpu tier passed, with layers that have not moved."""
         return [run.gpus for run in self.deciding if run.tier is Tier.GPU and run.is_pass]
 
-    def validation(self, gate: Sequence[Tier]) -> tuple[Validation, date | None]:
-        """Return whether the image is validated, and the day of its oldest tier of the gate.
-
-        None: it is not validated, or the runs of a tier have no date. `gate`: the tiers that must
-        pass.
-        """
+    def validation(self, gate: Sequence[Tier]) -> Validation:
+        """Return whether the image is validated. `gate`: the tiers that must pass."""
         runs = self.deciding
         if any(run.verdict is Status.FAIL and not run.moved for run in runs):
-            return Validation.FAILED, None
-
+            return Validation.FAILED
         passed_tiers = {run.tier for run in runs if run.is_pass}
         if gate and passed_tiers >= set(gate):
-            days = []
-            for tier in gate:
-                days_of_tier = [run.date for run in runs if run.tier is tier and run.date]
-                if not days_of_tier:
-                    return Validation.VALIDATED, None
-                # A tier may have runs on several GPUs: the newest one counts.
-                days.append(max(days_of_tier))
-            return Validation.VALIDATED, min(days)
-
+            return Validation.VALIDATED
         if passed_tiers:
-            return Validation.PARTLY, None
+            return Validation.PARTLY
         if any(run.verdict is Status.PASS for run in runs):
-            return Validation.STALE, None
-        return Validation.NEVER, None
+            return Validation.STALE
+        return Validation.NEVER
 
     def gpu_sentence(self, models: Collection[str] = (), archs: str = "") -> str:
         """Return a sentence about its gpu tier, for the GPUs of a machine if there are any.

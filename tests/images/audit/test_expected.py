@@ -4,11 +4,13 @@ They name no versions. What nobody knows of a package is left out and reported. 
 of Debian are no faults; all else is.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from images.audit import expected, survey
+from images.audit.device_code import LibraryCode
 from images.audit.expected import AUDIT_JUDGES
 from images.config.facts import Conflict
 from images.config.names import Arch
@@ -34,12 +36,20 @@ CODE_OF_TORCH = [
 ]
 
 
+def claims_and_left_out(
+    surveyed: Any, code: Sequence[LibraryCode]
+) -> tuple[list[Claim], dict[str, str]]:
+    """Return the claims about an environment, and the packages that none could be written for."""
+    image, left_out = expected.describe_as_image(surveyed, code, FACTS)
+    return expected.environment_claims(surveyed, code, FACTS, image), left_out
+
+
 def claims_of(
     *distributions: dict[str, Any], torch: tuple[str, str] = ("2.7.1+cu126", "12.6")
 ) -> list[Claim]:
     """Return the claims about an environment. `torch`: its version and its CUDA."""
     surveyed = environment(*distributions, torch=torch)
-    return expected.environment_claims(surveyed, CODE_OF_TORCH, FACTS).claims
+    return claims_and_left_out(surveyed, CODE_OF_TORCH)[0]
 
 
 # --- claims ---------------------------------------------------------------------------------------
@@ -95,7 +105,7 @@ def test_a_package_of_which_nothing_is_known_is_left_out_with_the_reason() -> No
         distribution("xformers", "odd!"),
     )
 
-    claims, left_out = expected.environment_claims(surveyed, CODE_OF_TORCH, FACTS)
+    claims, left_out = claims_and_left_out(surveyed, CODE_OF_TORCH)
 
     assert left_out == {
         "bitsandbytes": "facts.yaml has no row of 99.0",
@@ -128,7 +138,7 @@ def test_a_library_is_held_to_the_gpus_that_it_has_any_code_for() -> None:
     bitsandbytes = code("bitsandbytes/libbitsandbytes_cuda126.so", "bitsandbytes", sm_80=1000)
     surveyed = environment(distribution("torch", "2.7.1"), distribution("bitsandbytes", "0.49.1"))
 
-    claims, _ = expected.environment_claims(surveyed, [*CODE_OF_TORCH, bitsandbytes], FACTS)
+    claims, _ = claims_and_left_out(surveyed, [*CODE_OF_TORCH, bitsandbytes])
 
     (claim,) = (claim for claim in claims if claim.key == "device-code/bitsandbytes")
     assert claim.expect["archs"] == {"80": "cubin"}
@@ -363,7 +373,7 @@ def test_a_bridge_to_torch_may_lack_its_symbols_where_there_is_no_torch(
     torch: tuple[str, str], count: int
 ) -> None:
     """cuda-core has cuda/core/cu12/_tensor_bridge, which it opens when it is given a tensor."""
-    claims, _ = expected.environment_claims(environment(torch=torch), [], FACTS)
+    claims, _ = claims_and_left_out(environment(torch=torch), [])
 
     (claim,) = (claim for claim in claims if claim.key == "symbols/resolved")
 
@@ -383,7 +393,7 @@ def test_what_libraries_of_another_processor_need_is_unproven(
     processor: str, unproven: set[str]
 ) -> None:
     surveyed = environment(torch=("", ""), processor=processor)
-    claims, _ = expected.environment_claims(surveyed, [], FACTS)
+    claims, _ = claims_and_left_out(surveyed, [])
 
     adapted = expected.adapt_to_folder(
         ClaimSet(image="x", claims=tuple(claims)), surveyed, Platform.AMD64

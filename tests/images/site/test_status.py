@@ -57,7 +57,7 @@ def test_claims_that_were_added_do_not_turn_a_pass_into_anything_else() -> None:
 
     status = status_of(WHOLE, claims=claims)
 
-    assert status.validation(GATE) == (Validation.VALIDATED, date(2026, 11, 10))
+    assert status.validation(GATE) is Validation.VALIDATED
     assert status.passed_on == ["H200"]
     (gpu_run,) = [run for run in status.deciding if run.tier is Tier.GPU]
     assert gpu_run.phrase == (
@@ -75,8 +75,8 @@ def test_claims_that_were_added_do_not_turn_a_pass_into_anything_else() -> None:
 def test_layers_that_moved_make_a_run_stale(more: dict[str, object], moved: str) -> None:
     status = status_of(WHOLE, **more)
 
-    assert moved in status.moved
-    assert status.validation(GATE) == (Validation.STALE, None)
+    assert all(moved in run.moved for run in status.deciding)
+    assert status.validation(GATE) is Validation.STALE
     assert status.passed_on == []
     assert "; stale: " in status.gpu_sentence()
 
@@ -99,7 +99,7 @@ def test_a_nightly_run_of_another_lock_than_todays_is_stale_though_it_failed(
     night = replace(night, packages={}, lock="of that night")
     older = replace(WHOLE, packages={}, payload={})
 
-    assert status_of(older, night, lock=lock).validation(GATE)[0] is validation
+    assert status_of(older, night, lock=lock).validation(GATE) is validation
 
 
 def test_known_faults_are_counted_apart_whatever_the_verdict() -> None:
@@ -116,19 +116,19 @@ def test_known_faults_are_counted_apart_whatever_the_verdict() -> None:
 def test_layers_that_are_known_by_another_digest_have_not_moved() -> None:
     layers = {"torch": frozenset({"2", "written by another engine"})}
 
-    assert status_of(WHOLE, layers=layers).moved == ""
+    assert {run.moved for run in status_of(WHOLE, layers=layers).runs} == {""}
 
 
 def test_people_pull_a_published_image_whatever_the_pins_are_today() -> None:
     status = status_of(WHOLE, pins={"torch": "2.8.0"}, tag=WHOLE.digest)
 
-    assert status.validation(GATE)[0] is Validation.VALIDATED
+    assert status.validation(GATE) is Validation.VALIDATED
 
 
 def test_age_alone_makes_no_run_stale() -> None:
     old = replace(WHOLE, moment=None)
 
-    assert status_of(old).validation(GATE) == (Validation.VALIDATED, None)
+    assert status_of(old).validation(GATE) is Validation.VALIDATED
 
 
 def test_a_run_whose_layers_are_not_recorded_counts_and_says_so() -> None:
@@ -177,7 +177,7 @@ def test_a_part_of_a_tier_that_failed_counts() -> None:
         payload=PAYLOAD,
     )
 
-    assert status_of(whole, part).validation(GATE)[0] is Validation.FAILED
+    assert status_of(whole, part).validation(GATE) is Validation.FAILED
 
 
 def test_known_faults_are_counted_beside_the_claims_that_passed() -> None:

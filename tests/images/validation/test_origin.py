@@ -42,7 +42,6 @@ def test_recorded_layers_are_known_by_each_of_their_digests() -> None:
 def test_the_record_has_the_layers_and_the_recipe_that_the_label_names() -> None:
     layer_reading = LayerReading(
         payload={"base": "1", "suite": "2", "settings": "3"},
-        as_stored={},
         canonical=True,
         beside_suite=("/x",),
     )
@@ -58,6 +57,6 @@ def test_the_record_has_the_layers_and_the_recipe_that_the_label_names() -> None
 
 
 def test_without_a_claim_about_the_origin_there_is_no_record() -> None:
-    layer_reading = LayerReading(payload={"base": "1"}, as_stored={}, canonical=True)
+    layer_reading = LayerReading(payload={"base": "1"}, canonical=True)
 
     assert origin.measure_origin(ENGINE, image_info(), NO_CLAIMS, layer_reading, ()) == ()
