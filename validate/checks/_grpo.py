@@ -78,10 +78,13 @@ def log_probabilities(
 ) -> Any:
     """Return the log-probability of each token in the distribution from which it was sampled.
 
-    `logits` is [..., vocabulary], `tokens` and the result are [...]. Temperature 0 is greedy: its
-    distribution is not scaled. Only the `top_k` most likely tokens are kept (0: all), and of these
-    the most likely ones until their probabilities reach `top_p` together (1: all). A token that is
-    not kept has -inf.
+    logits: [..., vocabulary].
+    tokens: [...], as the result.
+    temperature: divides the logits; 0 (greedy sampling) leaves them as they are.
+    top_k: only so many of the most likely tokens are kept; 0: all.
+    top_p: of these, the most likely ones are kept until they have this probability together.
+
+    A token that is not kept has the log-probability -inf.
     """
     torch = importlib.import_module("torch")
     scaled = logits / (temperature or 1.0)
@@ -212,17 +215,17 @@ def sample_batch(trainer: Any) -> Mapping[str, Any]:
 
 
 def read_completions(batch: Mapping[str, Any]) -> list[Completion]:
-    """Return what a batch that trl prepared for GRPO holds, a Completion for each row, on the CPU.
+    """Return the rows of a batch that trl prepared for GRPO, as Completions on the CPU.
 
-    trl pads prompts and completions to one length, and marks the tokens that count in masks. Here
-    the padding is taken out.
+    trl pads prompts and completions to the same length, and has masks of the tokens that count.
+    Here the padding is removed.
     """
     prompt_masks = batch["prompt_mask"].bool().cpu()
     completion_masks = batch["completion_mask"].bool().cpu()
     completions = []
     for number in range(len(prompt_masks)):
         prompt_mask, completion_mask = prompt_masks[number], completion_masks[number]
-        # The log-probability of each token, as whoever sampled it reported it.
+        # The log-probability of each token, as the sampler reported it.
         scores = batch["sampling_per_token_logps"][number].cpu().double()
         completions.append(
             Completion(
@@ -261,7 +264,7 @@ def compute_advantages(completions: Sequence[Completion]) -> list[float]:
     """
     torch = importlib.import_module("torch")
     token_ids = [completion.completion.tolist() for completion in completions]
-    # Through float32, in which trl computes rewards.
+    # trl computes rewards in float32, so round to that first.
     all_rewards = torch.tensor(rewards(token_ids)).double()
 
     advantages = []
@@ -297,7 +300,7 @@ def compare_step(
     weights = trainer.model.state_dict()
 
     plain = plain_step(weights, shape, completions, old_scores)
-    # Once the policy was moved, a gradient without a ratio is wrong: trl's must be far from it.
+    # Compute two gradients that are wrong on purpose, each without one of the ratios.
     without_policy_ratio = plain_step(weights, shape, completions, old_scores, without="policy")
     without_sampler_ratio = plain_step(weights, shape, completions, old_scores, without="sampler")
     liger_loss, liger_head_gradient = compute_liger_loss(trainer, batch)
@@ -362,7 +365,7 @@ def plain_step(
         score = log_probabilities(completion_logits, completion.completion, _TEMPERATURE)
         old_score = score.detach() if old_scores is None else old_scores[number]
 
-        # Without the policy's ratio it is that to itself: 1, with the gradient of the score.
+        # To leave out the policy's ratio, take the ratio to itself: it is 1, but has a gradient.
         reference = score.detach() if without == "policy" else old_score
         ratio = (score - reference).exp()
         clipped_ratio = ratio.clamp(1 - _EPSILON, 1 + _EPSILON)

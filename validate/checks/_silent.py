@@ -59,14 +59,14 @@ class SilentEvidence(TypedDict, total=False):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SilentEvidence]]:
-    """Look for known faults that give wrong numbers without an error, and yield each with a result.
+    """Look for known faults that give wrong numbers without an error, one for each claim.
 
-    A claim's subject is the name of such a fault. The result is how far a computation that is known
-    to be affected is from the right one, or the error that it raised.
+    Yields the name of the fault, and how far the result of a computation that may be affected is
+    from the right one; or the error that it raised.
     """
     importlib.import_module("torch")
-    # Some of these computations may crash their process, so each of them runs in a fork. They come
-    # first, because this process can't be forked any more once it has used CUDA.
+    # Some computations (`alone`) may crash their process, so each of them runs in a fork. They come
+    # first, because a process that has used CUDA can't be forked.
     with_fork = [claim for claim in claims if claim.expect["alone"]]
     without_fork = [claim for claim in claims if not claim.expect["alone"]]
     for claim in [*with_fork, *without_fork]:
@@ -82,11 +82,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SilentEvidence]]:
 def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> SilentEvidence:
     """Run the function of one fault, and return how far its result is off.
 
-    `subject` is the name of the fault, `device` is `cuda` or `cpu`. The evidence has the error of
-    the result (`off`), the error of a result that is wrong on purpose (`control`), and what the
-    function cost. On a GPU with less free memory than `gigabytes`, nothing runs, and only the free
-    and the total memory are returned, in GB. `sizes` replace the default sizes of the fault's
-    function, for a rehearsal with smaller ones.
+    The evidence has the error of the result (`off`), the error of a result that is wrong on purpose
+    (`control`), and the time and memory that it took. If the GPU has too little free memory,
+    nothing runs, and only the free and the total memory are returned, in GB.
+
+    subject: the name of the fault.
+    device: `cuda` or `cpu`.
+    gigabytes: the GPU memory that the function needs.
+    sizes: replace the function's default sizes, for a rehearsal with smaller ones.
     """
     torch = importlib.import_module("torch")
     on_gpu = device == "cuda"
@@ -103,8 +106,7 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
     # The fault's own function computes a result, and the right one in another way.
     comparison = find_function(subject)(torch, device, **sizes)
     wrong = comparison.wrong
-    # Without a wrong result of the function's own, the computed one with its end set to 0 is the
-    # control.
+    # If the function has no wrong result of its own, set the end of the computed one to 0.
     if wrong is None:
         wrong = leave_end_unwritten(torch, comparison.computed)
     evidence: SilentEvidence = {
@@ -135,8 +137,7 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
     report_fault = known_fault if expect["known"] else failed
     # The largest error, as a part of the largest right value.
     off = f"off by {scientific(evidence['off'])} of the largest value"
-    # The result is judged before the control, because a control is made of the result: if that is
-    # NaN, the control is NaN as well.
+    # Judge the result before the control, which is made of it: if one is NaN, both are.
     if not is_within(evidence["off"], tolerance):
         return report_fault(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
     if not is_beyond(evidence["control"], tolerance):

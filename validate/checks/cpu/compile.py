@@ -86,7 +86,7 @@ def compile_function() -> CompileEvidence:
     compiled = torch.compile(function, fullgraph=True)
     result = compiled(value, weight)
 
-    # Paths of the compiled libraries, below the cache folder.
+    # The libraries that were compiled, by their paths below the cache folder.
     libraries = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
     mapped_files = list_mapped_files(re.escape(str(cache)))
     mapped_libraries = [name for name in libraries if str(cache / name) in mapped_files]

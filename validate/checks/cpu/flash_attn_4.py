@@ -67,7 +67,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]
     a control: the same for an architecture that does not exist, which must fail.
     """
     importlib.import_module("torch")
-    # The control is number 0, so that the claims are numbered from 1.
+    # The control comes first, at index 0, and the claims follow from index 1 on.
     bogus = claims[0].expect["bogus"]
     compilations = [
         partial(compile_kernels, kernel_arch=_CONTROL_KERNEL, target=bogus, backward=False)

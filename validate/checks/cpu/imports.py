@@ -71,9 +71,9 @@ class ImportEvidence(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence]]:
     """Import the modules of the package that each claim names, and yield what that printed.
 
-    There are two orders, as a package may work in one only: first of all, in a new process, and
-    after torch, in a fork of this one. A claim says which of them it needs (`first`, `after`). An
-    import that raises is evidence, too.
+    There are two orders, because a package may work only in one: the package is imported first, in
+    a new process; or after torch, in a fork of this process. A claim says which orders it needs
+    (`first`, `after`). If an import raises an error, the error is yielded.
     """
     expects: dict[str, ImportExpect] = {
         claim.subject: cast("ImportExpect", claim.expect) for claim in claims
@@ -107,9 +107,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence]]:
 def wait_for_first_run(
     first_runs: Mapping[str, Future[ImportRun]], subject: str
 ) -> dict[str, ImportRun]:
-    """Return `{"first": ...}` when the new process of a package has ended; {} if it has none.
+    """Wait for the new process of a package, and return `{"first": ...}`, with what it printed.
 
-    `first_runs` are by package.
+    `first_runs` has the processes by package. Empty if the package has none.
     """
     if subject in first_runs:
         return {"first": first_runs[subject].result()}
@@ -133,9 +133,9 @@ def import_each_after_torch(
 def import_in_new_process(modules: Sequence[str]) -> ImportRun:
     """Import modules in a new Python process, as a user's program does.
 
-    Returns the last lines that were printed (`said`). If that fails, `error` consists of the exit
-    status and the last of them, or says that the time was up. What was printed at exit, after the
-    imports, is kept apart (`said_at_exit`).
+    Returns the last lines that it printed while it imported (`said`), and at its exit
+    (`said_at_exit`). If an import fails, `error` has the exit status and the last line, or says
+    that the time was up.
     """
     try:
         completed = subprocess.run(
@@ -150,7 +150,7 @@ def import_in_new_process(modules: Sequence[str]) -> ImportRun:
         return {"error": {"kind": "timeout", "message": message}, "said": []}
 
     output = completed.stdout.decode("utf-8", "replace")
-    # If an import failed, the line that ends them is missing: `end_of_imports` is empty.
+    # The program prints this line after the imports. It is missing if one of them failed.
     at_import, end_of_imports, at_exit = output.partition(_END_OF_IMPORTS)
     lines, lines_at_exit = last_lines(at_import), last_lines(at_exit)
     run: ImportRun = {"said": lines}
@@ -203,7 +203,7 @@ def judge(_subject: str, expect: ImportExpect, evidence: ImportEvidence) -> Find
     problems = []
     for order, run in evidence["orders"].items():
         if "error" in run:
-            # Without its log, so that only the exception or the last line is quoted.
+            # Drop its log, so that only the exception or the last line is quoted.
             error = {**run["error"], "log": ""}
             problems.append(f"imported {order}: {root_cause(error)}")
             continue

@@ -57,7 +57,7 @@ def compare_runs(folder: Path) -> ResumeEvidence:
     """
     llama = SavedLlama(folder / "model")
     whole = train(llama, llama.folder, folder / "out")
-    # The Trainer has saved it on its way.
+    # The Trainer has saved this checkpoint half-way.
     checkpoint = folder / "out" / f"checkpoint-{_HALF_WAY}"
     resumed = train(llama, llama.folder, folder / "resumed", checkpoint)
     control = train(llama, checkpoint, folder / "control")
@@ -77,7 +77,7 @@ def train(
     With `checkpoint`, a folder, the run goes on from there: its weights take the place of those in
     `model_folder`.
     """
-    # All rows differ: a resumed run must go on with those that it has not seen.
+    # Make all rows different, because a resumed run must go on with those that it has not seen.
     rows = []
     for tokens in llama.tokens:
         rows.append({"input_ids": tokens, "labels": tokens})
@@ -86,7 +86,7 @@ def train(
 
     transformers = importlib.import_module("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(model_folder)
-    # One entry for each forward pass: only their number matters.
+    # Add an entry for each forward pass, to count them.
     forward_passes: list[None] = []
     model.register_forward_hook(lambda *_: forward_passes.append(None))
     trainer = make_trainer(

@@ -79,7 +79,7 @@ def import_and_compute(modules: Sequence[str]) -> ThreadsEvidence:
             errors[name] = describe_error(error)
 
     busy_threads = count_busy_threads(torch)
-    # A runtime that is mapped by two paths is one.
+    # The same runtime may be mapped under two paths, so follow links.
     runtimes = set(map(os.path.realpath, list_mapped_files(_OPENMP)))
     environment = {}
     for name, value in environ.items():
@@ -98,15 +98,15 @@ def import_and_compute(modules: Sequence[str]) -> ThreadsEvidence:
 def count_busy_threads(torch: Any) -> int:
     """Multiply matrices until all of torch's threads have worked, and return how many have.
 
-    After a second, two are enough. While there are fewer, it goes on, up to 20 seconds of processor
-    time.
+    On a busy machine some threads may not get a core. So after a second, two threads are enough.
+    For these it waits up to 20 seconds of processor time.
     """
     all_threads = min(len(os.sched_getaffinity(0)), torch.get_num_threads())
     enough_threads = min(2, all_threads)
     matrix = torch.randn(_SIZE, _SIZE)
     ticks_before = read_thread_ticks()
     deadline = time.monotonic() + _SECONDS
-    # In processor time, which other programs on a busy machine do not use up.
+    # Count processor time, because other programs on a busy machine do not use that up.
     processor_deadline = time.process_time() + _MOST_PROCESSOR_SECONDS
     while True:
         # The product uses the threads of the BLAS, tanh those of OpenMP's own scheduler.
@@ -115,9 +115,10 @@ def count_busy_threads(torch: Any) -> int:
         if busy_threads >= all_threads:
             return busy_threads
 
-        is_over = time.monotonic() >= deadline
-        is_hopeless = time.process_time() >= processor_deadline
-        if is_over and (busy_threads >= enough_threads or is_hopeless):
+        if time.monotonic() < deadline:
+            continue
+        has_waited_long = time.process_time() >= processor_deadline
+        if busy_threads >= enough_threads or has_waited_long:
             return busy_threads
 
 
@@ -164,7 +165,7 @@ def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Fi
     if evidence["cores"] < 2:
         return unproven("only one core is at hand here")
 
-    # There is one: any other number is a problem.
+    # There is exactly one, because any other number was a problem above.
     runtime = PurePosixPath(runtimes[0]).name
     others = " alone"
     if bundled:

@@ -56,13 +56,12 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     Yields the subject of the claim and what was compiled, each kernel in a fork. With it goes a
     control: a kernel for an architecture that does not exist, which must fail to compile.
     """
-    # The keys `triton`, `jit` and `environment`.
+    # Triton's version and settings.
     toolchain = measure_in_fork(describe_triton)
     bogus = claims[0].expect["bogus"]
-    # `arch`, and `error` if it is refused.
+    # The control has an `error` if Triton refuses to compile it, as it should.
     control = {"arch": bogus, **measure_in_fork(partial(compile_kernel, _CONTROL_KERNEL, bogus))}
-    # The control is repeated in the evidence of every architecture: its message is enough, and the
-    # long log is left out.
+    # Each claim's evidence repeats the control, so leave out its long log.
     control.get("error", {}).pop("log", None)
 
     for claim in claims:
@@ -114,9 +113,9 @@ def compile_kernel(name: str, arch: int) -> Mapping[str, Any]:
     compiled = triton.compile(source, target=target)
     cubin = compiled.asm["cubin"]
     return {
-        # `bytes`, `machine`, `arch`, and what it was read from.
+        # Its size, machine and architecture.
         **cubin_facts(cubin),
-        # The section of the kernel's code is called after its function: `.text._softmax`.
+        # The machine code of the kernel is in a section that is named after it: `.text._softmax`.
         "entry": f".text._{name}".encode() in cubin,
         "ptx_target": find_ptx_target(compiled.asm["ptx"]),
     }
@@ -136,7 +135,7 @@ def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Find
     No GPU is needed for that. The control is the same for an architecture that does not exist
     (`bogus`): if it compiles, too, nothing is proved, and the claim fails.
     """
-    # An interpreted kernel would work, and nothing would have been compiled.
+    # If Triton interprets kernels, they work, but nothing was compiled.
     if evidence["jit"] != "JITFunction":
         interpret = evidence["environment"].get("TRITON_INTERPRET")
         reason = f" (TRITON_INTERPRET={interpret})" if interpret else ""
@@ -165,7 +164,7 @@ def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Find
 def kernel_problems(name: str, arch: int, kernel: CompiledKernel | None) -> Iterator[str]:
     """Yield the first thing that is wrong with a kernel compiled for an architecture.
 
-    `arch` is 90 for sm_90. `kernel` None: it was not compiled.
+    `arch` is 90 for sm_90. `kernel` is None if it was not compiled.
     """
     if kernel is None:
         yield f"{name} was not compiled"

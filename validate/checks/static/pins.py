@@ -366,9 +366,9 @@ def read_torch_version(folders: Iterable[str]) -> TorchVersion:
 
 
 def read_constants(file: Path) -> dict[str, str | None]:
-    """Return the variables that a Python file sets to a constant: `cuda = 12.6` -> `"12.6"`.
+    """Return the top-level variables that a Python file sets to a constant, as text.
 
-    Values are text, but None stays None. Only top-level variables count. Empty for a file that
+    `cuda = "12.6"` and `hip = None` give `{"cuda": "12.6", "hip": None}`. Empty for a file that
     can't be parsed. Raises OSError if it can't be read.
     """
     try:
