@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(f"{CLAIMS} holds no claims: {error}")
         return _CANNOT_RUN
 
-    # Without --tier, those that can be measured here. The reader is told why others are left out.
+    # Without --tier, measure all tiers that can be measured here. The output says why others can't.
     tiers = [Tier(tier) for tier in options.tier] if options.tier else default_tiers()
     # Without a driver every GPU claim would fail for the same reason: say it once and stop.
     no_driver = _missing_driver(tiers)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _CANNOT_RUN
 
     verdict = explain(judge(claims, evidence, tiers))
-    # `unread`: claims that are not judged, because this user may not read enough files.
+    # Claims for which this user may not read enough files are not judged.
     verdict, unread = split_unread(verdict)
     left_out = describe_left_out(of_image.in_tiers(tiers), unread)
     not_run = "" if options.tier else _why_tiers_are_left_out(tiers)
@@ -111,9 +111,10 @@ def reason_left_out(claim: Claim) -> str:
 
 
 def split_unread(verdict: Verdict) -> tuple[Verdict, list[ClaimVerdict]]:
-    """Return the verdict without the claims for which this user may not read enough, and these.
+    """Take the claims for which this user may not read enough files out of a verdict.
 
-    Every claim that is UNPROVEN for another reason stays in the verdict, and keeps it from PASS.
+    Returns the verdict without them, and a list of them. Claims that are UNPROVEN for other reasons
+    stay in the verdict, and keep it from PASS.
     """
     judged = []
     unread = []
@@ -128,10 +129,8 @@ def split_unread(verdict: Verdict) -> tuple[Verdict, list[ClaimVerdict]]:
 def _is_unread(claim_verdict: ClaimVerdict) -> bool:
     """Return whether a claim is UNPROVEN only because this user may not read some files.
 
-    Such a claim has a probe that needs root, while this process is not root. The probe ran to its
-    end, and recorded the files that it could not read as `unreadable`. (A fault in those that it
-    could read would have made the claim FAIL.) A claim that says itself why it can't be proven
-    (`claim.unproven`) is none of them.
+    Its probe needs root, and this process is not root. The probe ran to its end, and its evidence
+    has `unreadable` files. (A fault in files that it could read would have made the claim FAIL.)
     """
     claim = claim_verdict.claim
     if claim_verdict.status is not Status.UNPROVEN or claim.unproven or os.geteuid() == 0:
@@ -151,15 +150,14 @@ def describe_left_out(of_image: ClaimSet, unread: Sequence[ClaimVerdict]) -> lis
         can't measure.
     unread: claims that were taken out because this user may not read enough (split_unread).
     """
-    # Reason -> the claims that are left out for it. They are the keys of a dict, as each name is
-    # to stand once.
+    # Reason -> the claims that are left out for it, as keys of a dict, so that each is there once.
     names_by_reason: dict[str, dict[str, None]] = {}
     for claim in of_image.claims:
         reason = reason_left_out(claim)
         if not reason:
             continue
-        # A check is a kind of claims. All claims of the other checks are left out, so the name of
-        # the check stands for them.
+        # All claims of the same check are left out, so the name of the check is enough. Only
+        # _LEFTOVERS is one of several claims of its check.
         name = claim.key if claim.key == _LEFTOVERS else claim.check
         names_by_reason.setdefault(reason, {})[name] = None
     for claim_verdict in unread:

@@ -76,11 +76,11 @@ def survey(user_file: Path, package_folders: Sequence[str] = ()) -> dict[str, An
     found_environments = environments.find_environments(
         package_folders or environments.package_folders(), user.environ
     )
-    # Folders that were asked for are surveyed alone, without the image's toolkits.
+    # If folders were asked for, leave out the image's toolkits.
     toolkits = [] if package_folders else list(_find_toolkits())
     libraries = _find_libraries(found_environments, toolkits)
 
-    # Each result is the path of a library, or empty. They come in the order in which they are done.
+    # Each result is the path of a library, or empty. They come in any order.
     results = map_on_all_cores(_path_if_for_numpy_1, libraries)
     for_numpy_1 = sorted(path for path in results if path)
     descriptions = []

@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     The one argument is the path of USER.json, which describes the image's user
     (user_environment.read). Returns 0. Raises LookupError if no Python has packages.
     """
-    # `start` are the fields of user_environment.Start. Its path is sys.path.
+    # `user.start` says how the user's Python would start. Its `path` is sys.path.
     user = environments.with_start_from_files(user_environment.read(Path(arguments[0])))
     packages = {
         "python": python_packages(user.start["path"]),
@@ -96,8 +96,8 @@ def main(arguments: Sequence[str]) -> int:
 def python_packages(folders: Sequence[str]) -> list[PythonPackage]:
     """Return the distributions in these folders of sys.path.
 
-    Of several of one name only the first is returned, which Python imports. The licence is empty if
-    the metadata has no License-Expression.
+    If there are several of the same name, only the first is returned: Python imports that one. The
+    licence is empty if the metadata has no License-Expression.
     """
     packages: dict[str, PythonPackage] = {}
     for distribution in importlib.metadata.distributions(path=list(folders)):
@@ -130,15 +130,14 @@ def bundled_libraries(
         if ".so" not in path.name or path.is_symlink() or not environments.is_elf(str(path)):
             continue
 
-        # As files: auditwheel puts libraries into the folder NAME.libs and adds a hash to each
-        # name. `libgomp` is the library of torch.libs/libgomp-a34b3233.so.1.
+        # Libraries that are files of their own: auditwheel puts them into the folder NAME.libs and
+        # adds a hash to each name. torch.libs/libgomp-a34b3233.so.1 is `libgomp`.
         library = re.sub(r"(-[0-9a-f]{8})*\.so.*", "", path.name)
         is_in_libs = str(file).split("/")[0].endswith(".libs")
         if is_in_libs or library in RUNTIMES:
             files_of.setdefault((library, ""), []).append(str(file))
 
-        # Linked into the distribution's own files. What NVIDIA links into its own packages is left
-        # out.
+        # Libraries that are linked into the package's own files. NVIDIA's packages are left out.
         if not name.startswith("nvidia-"):
             for name_and_version in linked_libraries(path):
                 files_of.setdefault(name_and_version, []).append(str(file))
