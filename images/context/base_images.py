@@ -294,7 +294,11 @@ def _read_custom(
         then = "change it, or take another one; docs/engines.md lists what a base must have"
         raise wrong(reference, f"can't be built on: {'; '.join(obstacles)}", then)
     return BaseContext(
-        reference=reference, origin="custom", digest=_digest_of(info), python=facts.python
+        reference=reference,
+        origin="custom",
+        digest=_digest_of(info),
+        python=facts.python,
+        has_apt=facts.has_apt,
     )
 
 

@@ -29,6 +29,8 @@ class BaseContext:
     """The interpreter of a custom base that the image's environment is made with.
 
     Empty: the build installs Debian's."""
+    has_apt: bool = True
+    """Whether the base has apt-get. If not, a custom base's own packages are all that there are."""
     packages: bytes = b""
     """The Debian packages that the first layer installs (images/locking/debian.py).
 

@@ -133,6 +133,18 @@ def test_on_a_custom_base_the_environment_is_made_with_the_python_that_it_brings
     assert "PIP_CONFIG_FILE=/dev/null sh /run/scripts/tools.sh" in rendered["tools"]
 
 
+def test_on_a_base_without_apt_nothing_is_mounted_over_its_folders() -> None:
+    """The engine would make these folders in the layer, dated today: no build gave it again."""
+    own = dataclasses.replace(BASE_CONTEXT, origin="custom", python="/opt/python/bin/python3.11")
+    without_apt = dataclasses.replace(own, has_apt=False)
+
+    def system_on(base: BaseContext) -> str:
+        return stages(context_of(image("cu126-torch27"), base=base))["system"]
+
+    assert "target=/var/lib/apt/lists" in system_on(own)
+    assert "target=/var" not in system_on(without_apt)
+
+
 def test_every_base_gets_all_packages_of_the_lock() -> None:
     """A base's own packages are not seen: the environment has none of them."""
     own = dataclasses.replace(BASE_CONTEXT, origin="custom", python="/opt/python/bin/python3.11")
