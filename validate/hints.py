@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,10 @@ TABLE = Path(__file__).resolve().with_name("hints.yaml")
 IN_CONTAINERS = "hints.json"
 """The file beside this one that has the same rows in a container, whose Python has no YAML
 (images/validation/containers.py)."""
-_FIELDS = ("pattern", "id", "cause", "fix", "source")
+_FIELDS = ("pattern", "id", "cause", "fix", "source", "yields_to")
 """Keys of a row that are read here. The others are for its tests."""
+_ANY = "any"
+"""The value of `yields_to` with which every row that explains a cause hides a row."""
 
 _TERMINAL_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 """Colours, and what else a terminal is told by escape sequences: CSI and OSC of ECMA-48."""
@@ -56,6 +57,10 @@ class Hint:
     cause: str
     fix: str
     source: str
+    yields_to: str = ""
+    """The ids of hints that hide this one where they explain another line, or `any`; empty: none.
+
+    `any` stands for every hint that does not have `any` itself."""
 
     @property
     def remedy(self) -> str:
@@ -71,8 +76,14 @@ class Hint:
         spellings = (line, _QUOTED.sub(r"'\1'", line), line.replace("`", ""))
         return any(re.search(self.pattern, spelling, re.IGNORECASE) for spelling in spellings)
 
+    def is_hidden_by(self, other: "Hint") -> bool:
+        """Return whether this hint is not shown beside another one of the same text."""
+        if self.yields_to == _ANY:
+            return other.yields_to != _ANY
+        return other.id in self.yields_to.split()
+
     def to_json(self) -> dict[str, str]:
-        """Return what JSON shows of it: all fields but the pattern."""
+        """Return what JSON shows of it: what people read."""
         return {"id": self.id, "cause": self.cause, "fix": self.remedy, "source": self.source}
 
 
@@ -81,7 +92,7 @@ def known() -> tuple[Hint, ...]:
     """Return every row of the table, in the order in which they are tried."""
     rows = []
     for row in _read_rows():
-        fields = {name: row[name] for name in _FIELDS}
+        fields = {name: row[name] for name in _FIELDS if name in row}
         rows.append(Hint(**fields))
     return tuple(rows)
 
@@ -115,16 +126,17 @@ def _read_rows() -> Sequence[Mapping[str, str]]:
 
 def find(texts: Iterable[str]) -> tuple[Hint, ...]:
     """Return the hints for these texts, at most three, in the order of the lines they explain."""
-    hints = (hint for hint, _line in explain_lines(texts))
-    return tuple(islice(hints, _MOST_HINTS))
+    hints = [hint for hint, _line in explain_lines(texts)]
+    return tuple(hints[:_MOST_HINTS])
 
 
-def explain_lines(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
-    """Yield each hint that explains a line of these texts, with the first line that it explains.
+def explain_lines(texts: Iterable[str]) -> list[tuple[Hint, str]]:
+    """Return each hint that explains a line of these texts, with the first line that it explains.
 
     A hint has the pattern of an error, its cause and its fix. A line is explained by the first hint
-    of the table that matches it; lines that no hint matches are passed over. Lines are yielded
-    without colours and frames.
+    of the table that matches it; lines that no hint matches are passed over. Lines are returned
+    without colours and frames. A hint that yields to another one of these texts is left out: `CUDA
+    error` says nothing beside the line that names the cause.
     """
     # A dict, as a set that keeps its order: logs repeat lines, and matching is slow.
     lines: dict[str, None] = {}
@@ -132,12 +144,17 @@ def explain_lines(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
         for line in text.splitlines():
             lines[_without_decoration(line)] = None
 
-    yielded = set()
+    first_lines: dict[Hint, str] = {}
     for line in lines:
         hint = _first_match(line)
-        if hint and hint not in yielded:
-            yielded.add(hint)
-            yield hint, line
+        if hint:
+            first_lines.setdefault(hint, line)
+
+    explained = []
+    for hint, line in first_lines.items():
+        if not any(hint.is_hidden_by(other) for other in first_lines):
+            explained.append((hint, line))
+    return explained
 
 
 def _without_decoration(line: str) -> str:

@@ -40,6 +40,7 @@ class HintRow(Row):
     pattern: Annotated[str, BeforeValidator(regular_expression)]
     examples: list[Sentence] = Field(min_length=1)
     near_miss: Sentence
+    yields_to: Annotated[str, Field(pattern=r"^(any|[a-z0-9-]+( [a-z0-9-]+)*)$")] | None = None
     cause: Sentence
     fix: Sentence
     source: Annotated[
@@ -104,6 +105,83 @@ def test_no_row_matches_what_only_resembles_its_error(row: HintRow) -> None:
 
     assert not KNOWN[row.id].matches(row.near_miss)
     assert max(likeness) >= 0.5, "it misses by far"
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.yields_to], ids=lambda row: row.id)
+def test_a_row_yields_to_rows_that_are_there_and_do_not_yield_in_turn(row: HintRow) -> None:
+    """Else two rows could hide each other, and nothing would be shown."""
+    if row.yields_to == "any":
+        return
+    to_visit = (row.yields_to or "").split()
+    while to_visit:
+        cause = KNOWN[to_visit.pop()]
+        assert cause.yields_to != "any"
+        assert cause.id != row.id
+        to_visit += cause.yields_to.split()
+
+
+GENERAL_LINES = {
+    "nccl-cuda-error": "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error",
+    "compile-failed": "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace",
+    "cuda-error": "torch.AcceleratorError: CUDA error: context is destroyed",
+    "torchao-torch": "Skipping import of cpp extensions due to incompatible torch version 2.9.1",
+}
+
+
+@pytest.mark.parametrize(
+    ("cause", "line"),
+    [
+        ("nccl-nvls", "transport/nvls.cc:274 NCCL WARN Cuda failure 1 'invalid argument'"),
+        ("no-c-compiler", "RuntimeError: Failed to find C compiler. Please specify via CC"),
+        ("cuda-out-of-memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"),
+        ("ptxas-arch", "ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'"),
+    ],
+)
+def test_a_general_line_is_only_explained_where_no_other_names_the_cause(
+    cause: str, line: str
+) -> None:
+    general = "\n".join(GENERAL_LINES.values())
+
+    # The order of the lines makes no difference.
+    assert ids_of_hints(f"{general}\n{line}") == [cause]
+    assert ids_of_hints(f"{line}\n{general}") == [cause]
+    assert ids_of_hints(general) == list(GENERAL_LINES)[:3]
+
+
+NVIDIA_SMI = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+NO_GPU_IN_TORCH = "RuntimeError: No CUDA GPUs are available"
+NEWER_DRIVER = """\
+NVRM: The NVIDIA GeForce GTX 980 GPU installed in this system is
+NVRM:  supported through the NVIDIA 580.xx Legacy drivers. Please
+NVRM:  visit http://www.nvidia.com/object/unix.html for more
+NVRM:  information.  The 610.43.02 NVIDIA driver will ignore
+NVRM:  this GPU.  Continuing probe...
+NVRM: No NVIDIA GPU found."""
+OPEN_MODULES = """\
+NVRM: The NVIDIA GPU 0000:5e:00.0 (PCI ID: 10de:1db6)
+NVRM: installed in this system is not supported by open
+NVRM: nvidia.ko because it does not include the required GPU
+NVRM: System Processor (GSP).
+NVRM: None of the NVIDIA devices were initialized.
+NVRM: GPU 0000:5e:00.0: RmInitAdapter failed! (0x24:0x72:1568)"""
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [(NEWER_DRIVER, "driver-dropped-gpu"), (OPEN_MODULES, "open-modules-old-gpu")],
+)
+@pytest.mark.parametrize(
+    "prefix", ["", "[   21.004211] ", "Nov 02 10:11:12 host kernel: ", " " * 15]
+)
+def test_what_the_kernel_says_over_several_lines_hides_what_follows_from_it(
+    log: str, cause: str, prefix: str
+) -> None:
+    kernel_lines = "\n".join(prefix + line for line in log.splitlines())
+    in_one_line = "#012".join(log.splitlines())
+
+    assert ids_of_hints(f"{NVIDIA_SMI}\n{NO_GPU_IN_TORCH}\n{kernel_lines}") == [cause]
+    assert ids_of_hints(f"{NVIDIA_SMI}\n{in_one_line}") == [cause]
+    assert ids_of_hints(f"{NO_GPU_IN_TORCH}\n{NVIDIA_SMI}") == ["smi-no-driver"]
 
 
 @pytest.mark.parametrize("page", COMMON_ERRORS)
