@@ -6,8 +6,9 @@ survey, and the engine's description of an image, into evidence, and judges that
 """
 
 import fnmatch
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -154,17 +155,15 @@ def find_unmet_requirements(evidence: Evidence) -> Faults:
     `evidence`: `python` is the release (`3.11`), `processor` that of the libraries, `distributions`
     are those installed, each with its name, version and requirements, in the order of sys.path.
     """
-    for distribution, complaint in _unmet_requirements(evidence):
+    for distribution, _requirement, complaint in _unmet_requirements(evidence):
         yield f"{distribution['name']} {distribution['version']} requires {complaint}"
 
 
-def _unmet_requirements(evidence: Evidence) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield each distribution with what it requires and does not get: `six, which is ...`."""
-    installed_versions: dict[str, str] = {}
-    for distribution in evidence["distributions"]:
-        # Of two distributions of a name, Python imports the first on its path.
-        installed_versions.setdefault(canonical(distribution["name"]), distribution["version"])
-
+def _unmet_requirements(
+    evidence: Evidence,
+) -> Iterator[tuple[Mapping[str, Any], Requirement, str]]:
+    """Yield each distribution with a requirement that is not met, and how: `six, which is ...`."""
+    installed_versions = _installed_versions(evidence)
     for distribution in evidence["distributions"]:
         for line in distribution["requires"]:
             try:
@@ -176,29 +175,87 @@ def _unmet_requirements(evidence: Evidence) -> Iterator[tuple[Mapping[str, Any],
                 # pip, too, ignores a requirement, a version or a marker that it can't read.
                 continue
             if complaint:
-                yield distribution, complaint
+                yield distribution, requirement, complaint
+
+
+def _installed_versions(evidence: Evidence) -> dict[str, str]:
+    """Return the versions of what is installed, by canonical name.
+
+    Of two distributions of a name, Python imports the first on its path.
+    """
+    versions: dict[str, str] = {}
+    for distribution in evidence["distributions"]:
+        versions.setdefault(canonical(distribution["name"]), str(distribution["version"]))
+    return versions
 
 
 def fix_of_requirements(evidence: Evidence) -> str:
     """Return what to do about requirements that are not met: uv finds releases that fit together.
 
     It is asked for the distributions that require something, as new as they are or newer: so none
-    of them is downgraded.
+    of them is downgraded. Only they and what they require may move, and torch may not: torchvision
+    0.21 beside torch 2.8 needs a newer torchvision, not torch 2.6.
     """
+    installed_versions = _installed_versions(evidence)
     requirements = []
-    for distribution, _complaint in _unmet_requirements(evidence):
+    movable = set()
+    keeps_cudnn = False
+    for distribution, requirement, _complaint in _unmet_requirements(evidence):
+        if _is_newer_cudnn(requirement, installed_versions):
+            keeps_cudnn = True
+            continue
         # A local version (+cu126) can't stand in such a requirement.
         version = str(distribution["version"]).partition("+")[0]
         requirements.append(f"{distribution['name']}>={version}")
-    return _command_for_uv(requirements)
+        movable |= {canonical(distribution["name"]), canonical(requirement.name)}
+    movable.discard("torch")
+
+    fixes = []
+    if requirements:
+        fixes.append(_command_for_uv(requirements, movable, installed_versions))
+    if keeps_cudnn:
+        fixes.append(
+            "leave nvidia-cudnn as it is: a newer minor release takes the place of the one that "
+            "torch names, and some torch needs it (audit/silent-faults)"
+        )
+    return "; ".join(fixes)
 
 
-def _command_for_uv(requirements: Sequence[str]) -> str:
-    """Return the command with which uv installs releases that meet requirements, in words."""
+def _is_newer_cudnn(requirement: Requirement, installed_versions: Mapping[str, str]) -> bool:
+    """Return whether a requirement asks for an older cuDNN of the major that is installed.
+
+    A later minor release of cuDNN takes the place of an earlier one, by cuDNN's rule of
+    compatibility; matrix.yaml relies on it, too (`overrides`). torch names exactly one release.
+    """
+    name = canonical(requirement.name)
+    if not name.startswith("nvidia-cudnn-cu") or name not in installed_versions:
+        return False
+    installed = Version(installed_versions[name])
+    asked = [Version(part.version) for part in requirement.specifier if part.operator == "=="]
+    return any(version.major == installed.major and version < installed for version in asked)
+
+
+def _command_for_uv(
+    requirements: Sequence[str], movable: Collection[str], installed_versions: Mapping[str, str]
+) -> str:
+    """Return the commands with which uv installs releases that meet requirements, in words.
+
+    movable: canonical names of the packages that may change. All others are held.
+    installed_versions: canonical name -> version.
+    """
     quoted = " ".join(f"'{requirement}'" for requirement in dict.fromkeys(requirements))
+    names = "|".join(sorted(movable))
+    torch = installed_versions.get("torch", "")
+    # The default index has torchvision and the like for one CUDA only.
+    cuda = torch.partition("+")[2]
+    backend = f" --torch-backend={cuda}" if re.fullmatch(r"cu\d+", cuda) else ""
+    holds_torch = torch and "torch" not in movable
+    kept = f"torch {torch} and all others" if holds_torch else "all others"
     return (
-        f"`uv pip install {quoted}` in this environment, then `uv pip check`. uv refuses releases "
-        "that can't be together"
+        f"`uv pip freeze | grep == | grep -viE '^({names})==' > keep.txt`, then "
+        f"`uv pip install{backend} --constraint keep.txt {quoted}` in this environment keeps "
+        f"{kept} as they are. If uv finds no solution, no release from these on goes with them: "
+        "take lines out of keep.txt that may change, or install an older release"
     )
 
 
@@ -518,7 +575,13 @@ def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence
             faults.append(conflict.sentence(versions))
             requirements += conflict.requirements_without(versions)
     finding = conclude(faults, "no releases here are known to fail together")
-    return _with_fix_if_failed(finding, _command_for_uv(requirements))
+    movable = set()
+    for text in requirements:
+        requirement = Requirement(text)
+        # torch stays, unless it is the package that is too old.
+        if requirement.name != "torch" or not requirement.specifier.contains(versions["torch"]):
+            movable.add(requirement.name)
+    return _with_fix_if_failed(finding, _command_for_uv(requirements, movable, versions))
 
 
 def _with_fix_if_failed(finding: Finding, fix: str) -> Finding:

@@ -24,6 +24,8 @@ class SilentFault(Row):
     """Distribution, or `cudnn` -> the versions with the fault; all of them must match.
 
     Empty: the fault was mended before any version that we pin."""
+    mended: dict[str, RangeText] = {}
+    """Versions without the fault among those that `affected` names; all of them must match."""
     remedy: str = ""
     tolerance: float
     """The largest allowed error, as a part of the largest right value."""
@@ -66,7 +68,16 @@ class SilentFault(Row):
             if name in versions and not within(versions[name], affected):
                 return False
         # An empty `affected`: the fault was mended before any version that we pin.
-        return bool(self.affected)
+        return bool(self.affected) and not self._is_mended_in(versions)
+
+    def _is_mended_in(self, versions: Mapping[str, str]) -> bool:
+        """Return whether these versions are among those of `mended`. An unknown version is not."""
+        if not self.mended:
+            return False
+        for name, mended in self.mended.items():
+            if name not in versions or not within(versions[name], mended):
+                return False
+        return True
 
 
 @cache

@@ -415,7 +415,7 @@ def test_releases_that_are_known_to_fail_together_are_a_fault(peft: str, is_faul
 
     assert finding.status is (Status.FAIL if is_fault else Status.PASS)
     assert ("peft 0.17.1 and transformers 5.0.0 fail together: " in finding.reason) is is_fault
-    fix = "Fix: `uv pip install 'peft>=0.18' 'transformers>=5.0.0'`"
+    fix = "--constraint keep.txt 'peft>=0.18' 'transformers>=5.0.0'`"
     assert (fix in finding.reason) is is_fault
 
 

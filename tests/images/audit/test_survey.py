@@ -140,7 +140,60 @@ def test_the_fix_of_a_requirement_downgrades_no_distribution_that_has_it() -> No
 
     reason = faults_of_environment(surveyed)["requirements"]
 
-    assert "Fix: `uv pip install 'hydra-core>=1.3.2' 'torch>=2.7.1'` in this" in reason
+    assert "--constraint keep.txt 'hydra-core>=1.3.2' 'torch>=2.7.1'` in this" in reason
+
+
+@pytest.mark.parametrize(
+    ("torch", "backend"), [("2.8.0", ""), ("2.8.0+cu126", " --torch-backend=cu126")]
+)
+def test_the_fix_of_a_requirement_keeps_torch_and_all_that_nobody_complains_about(
+    torch: str, backend: str
+) -> None:
+    """`uv pip install 'torchvision>=0.21.0'` alone took torch 2.8.0 down to 2.6.0."""
+    surveyed = environment(
+        distribution("torch", torch),
+        distribution("torchvision", "0.21.0", "torch==2.6.0", "numpy"),
+        distribution("requests", "2.32.3", "urllib3>=1.21.1"),
+        distribution("urllib3", "1.20"),
+        distribution("numpy", "2.0.0"),
+    )
+
+    reason = faults_of_environment(surveyed)["requirements"]
+
+    # Whatever is not named here is held at its version, as grep leaves it in keep.txt.
+    assert "grep -viE '^(requests|torchvision|urllib3)==' > keep.txt" in reason
+    command = f"`uv pip install{backend} --constraint keep.txt 'torchvision>=0.21.0' 'requests"
+    assert command in reason
+    assert f"keeps torch {torch} and all others as they are" in reason
+
+
+@pytest.mark.parametrize(("cudnn", "stays"), [("9.15.1.9", True), ("9.8.0.87", False)])
+def test_the_fix_of_a_requirement_undoes_no_newer_cudnn(cudnn: str, stays: bool) -> None:
+    """torch 2.9.1 names cuDNN 9.10, and computes conv3d well with 9.15 or newer only."""
+    surveyed = environment(
+        distribution("torch", "2.9.1", "nvidia-cudnn-cu12==9.10.2.21"),
+        distribution("nvidia-cudnn-cu12", cudnn),
+    )
+
+    reason = faults_of_environment(surveyed)["requirements"]
+
+    assert ("Fix: leave nvidia-cudnn as it is" in reason) is stays
+    assert ("uv pip install" in reason) is not stays
+
+
+@pytest.mark.parametrize(
+    ("torch", "cudnn", "is_fault"),
+    [("2.9.0", "9.15.1.9", True), ("2.9.1", "9.10.2.21", True), ("2.9.1", "9.15.1.9", False)],
+)
+def test_only_torch_2_9_1_uses_a_newer_cudnn_for_conv3d(
+    torch: str, cudnn: str, is_fault: bool
+) -> None:
+    surveyed = environment(distribution("torch", torch), distribution("nvidia-cudnn-cu12", cudnn))
+
+    reason = faults_of_environment(surveyed).get("silent-faults", "")
+
+    assert ("pytorch#166643" in reason) is is_fault
+    assert ("take torch 2.9.1 with nvidia-cudnn 9.15 or newer" in reason) is is_fault
 
 
 @pytest.mark.parametrize(
