@@ -244,7 +244,7 @@ def _command_for_uv(
     installed_versions: canonical name -> version.
     """
     quoted = " ".join(f"'{requirement}'" for requirement in dict.fromkeys(requirements))
-    names = "|".join(sorted(movable))
+    names = "|".join(sorted(set(movable) & installed_versions.keys()))
     torch = installed_versions.get("torch", "")
     # The default index has torchvision and the like for one CUDA only.
     cuda = torch.partition("+")[2]

@@ -153,7 +153,7 @@ def test_the_fix_of_a_requirement_keeps_torch_and_all_that_nobody_complains_abou
     surveyed = environment(
         distribution("torch", torch),
         distribution("torchvision", "0.21.0", "torch==2.6.0", "numpy"),
-        distribution("requests", "2.32.3", "urllib3>=1.21.1"),
+        distribution("requests", "2.32.3", "urllib3>=1.21.1", "certifi"),
         distribution("urllib3", "1.20"),
         distribution("numpy", "2.0.0"),
     )
