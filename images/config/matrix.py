@@ -147,7 +147,10 @@ def find_inconsistencies(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
 
 
 def _check_duplicates(matrix: Matrix, file: YamlFile) -> Iterator[Fault]:
-    """Yield images that stand twice, and distributions that two layers install."""
+    """Yield a fault for each image that is listed twice, and each package that two layers install.
+
+    A package that one layer names twice is a fault, too.
+    """
     # Name of an image -> the index of its first row.
     first_rows: dict[str, int] = {}
     for index, row in enumerate(matrix.images):
@@ -270,10 +273,10 @@ def _check_pin(path: yamlfile.Path, name: str, layered: set[str]) -> Iterator[Fa
 
 
 def _check_without(matrix: Matrix) -> Iterator[Fault]:
-    """Yield distributions under `without` of an image that its stack does not pin.
+    """Yield a fault for each package that an image leaves out (`without`) but nothing pins.
 
-    The stack is the set of pins for the image's torch; versions that replace what packages require
-    (`overrides`) count, too. A typo there would keep a package that was to be left out.
+    What is pinned is the stack of the image's torch, and versions that replace what packages
+    require (`overrides`). A typo below `without` would keep a package that was to be left out.
     """
     for index, row in enumerate(matrix.images):
         torch = str(row.image_name.torch)

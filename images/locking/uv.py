@@ -344,7 +344,11 @@ def _choose_wheel(files: Sequence[Mapping[str, Any]], target: Target) -> Mapping
     )
 
     def rank(file: Mapping[str, Any]) -> int:
-        """Return the place of a wheel's best tag among all; the lowest is the best."""
+        """Return the place of a wheel's best tag in `tags`, which has the best tag first.
+
+        A wheel without a tag for the target comes after all others that fit, and one whose name is
+        not valid comes last.
+        """
         tags_of_wheel = _tags_of_wheel(wheel_records.file_of(file["url"]))
         if tags_of_wheel is None:
             return len(tags) + 1

@@ -184,7 +184,7 @@ def write_result(folder: Path, result: BuildResult, files: Files) -> None:
 
 
 def read_result(file: Path) -> tuple[BuildResult, Files]:
-    """Read what `write_result` wrote: `file` is its RESULT. Raises UserError if it is none."""
+    """Read what `write_result` wrote. `file` is its RESULT. Raises UserError if that is damaged."""
     try:
         data: dict[str, Any] = json.loads(file.read_bytes())
         rows_of_layers = data.pop("layers")

@@ -312,7 +312,10 @@ def run_containers(
 
 
 def containers_at_once(machine: EngineFacts) -> int:
-    """Return how many containers may run side by side on a machine: at least one."""
+    """Return how many containers may run side by side on a machine: at least one.
+
+    There are two limits, for small and for large machines. The one that allows more counts.
+    """
     small_machine = min(_AT_ONCE_ON_SMALL, machine.memory // _MEMORY_ON_SMALL)
     large_machine = min(machine.cpus // _CORES_ON_LARGE, machine.memory // MEMORY)
     return max(1, small_machine, large_machine)

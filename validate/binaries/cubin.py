@@ -41,6 +41,7 @@ def cubin_facts(content: bytes) -> CubinFacts:
     GPU's architecture: 90 for sm_90. A file that is no 64-bit ELF file gives only the size in
     bytes; `machine` and `arch` are then None.
     """
+    # The fifth byte says how many bits the file is for: 2 means 64.
     is_elf = len(content) >= _HEADER_BYTES and content.startswith(b"\x7fELF\x02")
     if not is_elf:
         return {"bytes": len(content), "machine": None, "arch": None}

@@ -110,8 +110,8 @@ class Diversion(NamedTuple):
 
 
 def read_diversions(database: str = DATABASE) -> list[Diversion]:
-    """Return all diversions; none if there is no database."""
-    # Each takes three lines.
+    """Return the files that dpkg puts elsewhere than packages say. Without a database: none."""
+    # A diversion has three lines: the path, where the file lies instead, and the package.
     lines = read_lines(Path(database, "diversions"))
     diversions = []
     for path, moved_to, package in zip(lines[0::3], lines[1::3], lines[2::3], strict=False):

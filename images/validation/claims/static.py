@@ -208,7 +208,10 @@ def assembler_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def assembler_claim(subject: str, folder: str, archs: Sequence[str]) -> Claim:
-    """Return the claim that the ptxas of a folder knows GPUs of these architectures (`9.0`)."""
+    """Return the claim that a folder's ptxas compiles for GPUs of these architectures (`9.0`).
+
+    ptxas is the program that makes machine code of PTX, CUDA's intermediate language.
+    """
     expect = {"folder": folder, "archs": [int(arch.replace(".", "")) for arch in archs]}
     statement = f"{folder}/ptxas knows {', '.join(archs)}"
     return claim("toolkit", subject, "static.assemblers", statement, expect)
@@ -271,9 +274,10 @@ def size_limit(image: Image) -> int:
 
 
 def label_expectation(context: ClaimContext) -> LabelsExpect:
-    """Return the labels that an image must have, its known silent faults, and what it is built of.
+    """Return the labels that an image must have, its known silent faults, and its architecture.
 
-    Labels that differ from build to build are left out: the judge looks at them by itself.
+    Labels that differ from build to build are left out: the judge looks at them by itself. An image
+    on a base of ours must also have the revision of the matrix that it is built from.
     """
     image = context.image
     # Only the build knows the base's reference and digest. They are left empty, so no such labels

@@ -209,8 +209,11 @@ def count_avx512(data: mmap.mmap, begin: int, end: int) -> int:
 
 
 def count_sve(data: mmap.mmap | bytes, begin: int, end: int) -> int:
-    """Count the SVE instructions in data[begin:end], without those of libgcc's unwinder."""
-    # Each fourth byte is the last of an instruction, which tells whether it is one of SVE.
+    """Count the SVE instructions in data[begin:end], without those of libgcc's unwinder.
+
+    SVE instructions are Arm's for vectors; not every processor has them.
+    """
+    # An instruction has four bytes. The last one tells whether it is one of SVE.
     last_bytes = data[begin + 3 : end : 4]
     others = last_bytes.translate(None, _SVE)
     return len(last_bytes) - len(others) - count_words(_VECTOR_LENGTH, data, begin, end)

@@ -345,6 +345,7 @@ def runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Iter
         files = [runtime["file"] for runtime in runtimes]
         yield f"{len(runtimes)} CUDA runtimes are loaded: {listed(files)}"
     for runtime in runtimes:
+        # `major` is from the file's name. The runtime reports its version as 12080 for CUDA 12.8.
         if runtime["major"] != major or runtime["version"] // 1000 != major:
             version = dotted(runtime["version"])
             yield f"expected the CUDA {major} runtime, {runtime['file']} is {version}"

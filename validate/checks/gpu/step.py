@@ -137,27 +137,28 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
             if not is_claimed and name != EAGER:
                 continue
 
+            # If training raises an error, `run` has only the error.
             run = attempt(partial(train, name, torch, "cuda", rows, watch))
-            # The GPU's clocks during the run belong to the conditions. A run that raised an error
-            # has none.
+            # The GPU's clocks during the run belong to the conditions.
             readings = run.pop("under_load", [])
             if name == EAGER:
                 eager_run = run
+            if not is_claimed:
+                continue
 
-            if is_claimed:
-                evidence = cast(
-                    "StepEvidence",
-                    {
-                        **run,
-                        "device": runner.device_facts(torch),
-                        "environment": environment,
-                        "conditions": {**conditions, "under_load": readings},
-                    },
-                )
-                # If the eager model's run raised an error, there is nothing to compare with.
-                if name != EAGER and "trained" in eager_run:
-                    evidence["eager"] = eager_run["trained"]
-                yield name, evidence
+            evidence = cast(
+                "StepEvidence",
+                {
+                    **run,
+                    "device": runner.device_facts(torch),
+                    "environment": environment,
+                    "conditions": {**conditions, "under_load": readings},
+                },
+            )
+            # If the eager model's run raised an error, there is nothing to compare with.
+            if name != EAGER and "trained" in eager_run:
+                evidence["eager"] = eager_run["trained"]
+            yield name, evidence
 
 
 def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> TrainedAndRead:

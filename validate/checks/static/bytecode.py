@@ -148,7 +148,7 @@ def has_whole_code(code: memoryview, magic: int) -> bool:
 
 
 def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
-    """Fail where Python would not take bytecode, or where it is not made from its source."""
+    """Pass if the image has bytecode that its Python can use, all of it made from its sources."""
     if not evidence["files"]:
         return failed("there is no bytecode: each process compiles what it imports")
     faults = [f"{path} is {fault}" for path, fault in evidence["faults"].items()]

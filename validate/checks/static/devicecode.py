@@ -637,10 +637,14 @@ def find_arch_faults(path: str, file: MeasuredFile, arch: str, form: str) -> Ite
 def find_kernel_faults(path: str, file: MeasuredFile, arch: str, form: str) -> Iterator[str]:
     """Yield a sentence for each kind of fault that kernels of a library have on one architecture.
 
-    For example `2 of 120 kernels in pkg/lib.so have no code for sm_90: KERNEL, KERNEL`. `arch` and
-    `form` are as for find_arch_faults.
+    For example `2 of 120 kernels in pkg/lib.so have no code for sm_90: KERNEL, KERNEL`. `arch` is
+    the architecture, here `90`. `form` is the least that a kernel must have: `cubin` (machine code)
+    or `jit` (PTX, which the driver compiles).
     """
+    # How many kernels are in which state: `{"cubin": 118, "absent": 2}`.
     counts = cast("KernelCounts", file["served"][arch])
+    # A region is what was compiled from one source file. Pruning, a build step, may have taken out
+    # too much of it.
     if counts.get("emptied"):
         regions = f"{counts['emptied']} of {file['regions']} regions in {path}"
         yield f"the sm_{arch} code of {regions} was emptied"

@@ -198,7 +198,7 @@ def list_unknown(names: Iterable[str], expect: Mapping[str, Any]) -> list[str]:
 
 
 def find_assignments(denied: Iterable[str], user: UserEnvironment) -> Iterator[Assignment]:
-    """Yield the lines of shells' start files that set a variable of one of these patterns."""
+    """Yield the lines of shells' start files that set a variable whose name matches `denied`."""
     for file in read_files(_SHELL_FILES, user):
         for line in file.lines:
             match = _ASSIGNMENT.match(line)

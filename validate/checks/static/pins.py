@@ -425,6 +425,7 @@ def judge(subject: str, expect: PinExpect, evidence: PinEvidence) -> Finding:
 
 def find_interpreter_faults(expect: PinExpect, evidence: PinEvidence) -> Iterator[str]:
     """Yield what is wrong if Python is for another machine or of another release than expected."""
+    # Claims name the machine only if it is not x86-64, and old evidence does not name it at all.
     machine = evidence.get("machine", X86_64.name)
     expected_machine = expect.get("machine", X86_64.name)
     if machine != expected_machine:

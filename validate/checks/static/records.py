@@ -62,9 +62,9 @@ class Measured(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Yield the RECORDs of the installed distributions that each claim names.
 
-    RECORD is the list of files in an installed distribution. A claim is one promise about the
-    image; what is yielded is its subject, with a distribution's name -> its RECORDs.
-    A distribution may be installed in several places, and has a RECORD in each.
+    A RECORD lists the files of an installed distribution, with their hashes. Yields the subject of
+    each claim with its evidence: a distribution's name -> its RECORDs. A distribution may be
+    installed in several places, and has a RECORD in each.
     """
     _, start, distributions = installed.read_user_python()
     environment = os.path.realpath(start.prefix)

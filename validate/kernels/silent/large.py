@@ -57,8 +57,8 @@ def large_nearest(torch: Any, device: str, side: int = 512) -> Comparison:
     x = numbers[:, None, None, None].expand(17, 256, side, side)
     x = x.contiguous(memory_format=torch.channels_last)
     enlarged = torch.nn.functional.interpolate(x, scale_factor=2, mode="nearest")
-    # Of each image compare 2 of the channels, 16 of the rows, and the last column. They must have
-    # the number of the image, which fills all of `x`.
+    # Compare a sample of each image: 2 channels, 16 rows, and in these rows the last column. All
+    # of it must be the image's number, which fills `x`, too.
     computed = enlarged[:, ::128, :: side // 8, -1].clone()
     return Comparison(computed=computed, reference=x[:, ::128, :1, -1].expand_as(computed))
 
