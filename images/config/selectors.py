@@ -9,7 +9,6 @@ from typing import Any
 
 from images.config.facts import within
 from images.config.names import Arch, ImageName, Minor
-from images.config.platforms import Platform
 from images.errors import UserError, command, wrong
 
 _VERSIONED = ("torch", "cuda", "wheel", "python")
@@ -18,15 +17,6 @@ _OTHER_KEYS = ("arch", "profile", "platform")
 _CONDITION = re.compile(r"(?P<key>[a-z]+)(?P<op>>=|<=|!=|==|=|>|<)(?P<value>.*)")
 
 
-def _platform_names() -> tuple[str, ...]:
-    """Return the names by which platforms are selected: `arm64` and `linux/arm64`, for example."""
-    names: list[str] = []
-    for platform in Platform:
-        names += [platform.architecture, str(platform)]
-    return tuple(names)
-
-
-_PLATFORMS = _platform_names()
 HELP = (
     "a name, a glob ('cu12*'), an alias, torch>=2.8, cuda=12.6, wheel=12.4, python=3.13, "
     "arch=sm90, profile=axolotl or platform=arm64"
@@ -46,6 +36,11 @@ class Selector:
     """`=`, `!=`, `<`, `>`, `<=` or `>=`; empty without a key."""
     value: str
 
+    @property
+    def is_of_version(self) -> bool:
+        """Return whether it is about a version, which can also be compared with < and >."""
+        return self.key in _VERSIONED
+
     def __str__(self) -> str:
         return f"{self.key}{self.op}{self.value}"
 
@@ -59,7 +54,7 @@ class Selector:
         if not self.key:
             return fnmatch.fnmatchcase(image.name, self.value)
 
-        if self.key in _VERSIONED:
+        if self.is_of_version:
             # The version is None if the plan does not know it, for example for an unknown torch.
             version = image.versions[self.key]
             operator = "==" if self.op == "=" else self.op
@@ -117,11 +112,11 @@ def _why_wrong(condition: Selector) -> str:
     key, value = condition.key, condition.value
     if key not in (*_VERSIONED, *_OTHER_KEYS):
         return f"{key!r} is nothing that images are selected by"
-    if key not in _VERSIONED and condition.op not in ("=", "!="):
+    if not condition.is_of_version and condition.op not in ("=", "!="):
         return f"{key} can be compared with = or != only"
 
     try:
-        if key in _VERSIONED:
+        if condition.is_of_version:
             # `parse` also reads `2.7.1`, and drops its last part.
             minor = Minor.parse(value)
             if str(minor) != value:
@@ -131,8 +126,6 @@ def _why_wrong(condition: Selector) -> str:
     except ValueError as error:
         return str(error)
 
-    if key == "platform" and value not in _PLATFORMS:
-        return f"{value!r} is no platform: there are {', '.join(_PLATFORMS)}"
     return ""
 
 

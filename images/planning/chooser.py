@@ -631,7 +631,10 @@ def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Op
     changes = ("driver", "lock", "options")
     for count in range(1, len(changes) + 1):
         for chosen in itertools.combinations(changes, count):
-            changed = [_without_lock(image) for image in images] if "lock" in chosen else images
+            changed = images
+            if "lock" in chosen:
+                # As if each image had its lock.
+                changed = [image.model_copy(update={"blocked": ""}) for image in images]
             fitting = choose(
                 changed,
                 replace(machine, driver="") if "driver" in chosen else machine,
@@ -660,11 +663,6 @@ def _usable_branches(machine: Machine) -> str:
     first = max(row.first for row in rows)
     last = min((row.last for row in rows if row.last), default=None)
     return f"a driver of branch {first} to {last}" if last else f"driver {first} or newer"
-
-
-def _without_lock(image: ImageSummary) -> ImageSummary:
-    """Return an image as if it had its lock."""
-    return image.model_copy(update={"blocked": ""})
 
 
 def _needed_driver(fits: Answer) -> str:

@@ -129,6 +129,7 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
                 by_name[image.name] = image
         candidates = tuple(by_name.values())
 
+    _require_matches(conditions, candidates, sources)
     matching = []
     for image in candidates:
         if all(condition(image) for condition in conditions):
@@ -136,9 +137,7 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     if matching:
         return tuple(matching)
 
-    # If one of the conditions holds for no image at all, this raises an error. Otherwise only their
-    # combination is the cause.
-    _require_matches(conditions, candidates, sources)
+    # Each condition holds for some image: only their combination is the cause.
     cause = "each of these matches some image, but no image matches all of them"
     then = f"leave one of them out; `{command('plan')}` lists all images"
     raise NoImageError(Problem(where=" ".join(texts), cause=cause, then=then))
@@ -149,11 +148,15 @@ def _require_matches(
 ) -> None:
     """Raise UserError for the first condition that holds for no image at all.
 
-    Images are those of the matrix and `candidates`, which may be named without being in it.
+    The same for `profile!=NAME` if no image has that profile: it would leave out nothing. Images
+    are those of the matrix and `candidates`, which may be named without being in it.
     """
     images = (*plan(sources), *candidates)
     for condition in conditions:
-        if not any(condition(image) for image in images):
+        asked_for = condition
+        if condition.op == "!=" and not condition.is_of_version:
+            asked_for = replace(condition, op="=")
+        if not any(asked_for(image) for image in images):
             raise selectors.unmatched_condition(condition, plan(sources))
 
 

@@ -122,6 +122,7 @@ def publish(
     image or lose a platform, or without access to the registry.
     """
     policy = options.policy
+    name = str(image.name)
     with ExitStack() as stack:
         public_key = ""
         if options.key:
@@ -133,11 +134,16 @@ def publish(
         # and published this image: their runs count, too.
         image = with_published_date(target, image)
         published = find_published(target, image, public_key, say)
-        require_open(image, published, policy)
+        # The reason, if one was given at an earlier publication, to publish the image although
+        # nobody can prove where its layers come from.
+        attached = published.attestations if published else ()
+        exception = published.origin_exception if published else ""
+        runs = [run.evidence for run in (image.run, *attached)]
+        policy.require_open(name, image.info.labels, runs, origin_exception=exception)
 
         # Names of the same image for each platform. Several of them share an index; a single one
         # has none.
-        row = policy.row_of(str(image.name))
+        row = policy.row_of(name)
         if len(row) == 1:
             row = ()
         release = Release(
@@ -228,27 +234,6 @@ def find_published(
     if ignored:
         say(f"{published.reference}: {plural(ignored, 'attachment')} ignored: not signed by --key")
     return trusted
-
-
-def require_open(
-    image: LocalImage, published: PublishedImage | None, policy: ReleasePolicy
-) -> None:
-    """Raise UserError if an image must not be published, by its validation runs.
-
-    The gate of the policy says which claims must have passed. The runs are the new one and, if the
-    image is published already, those that are attached to it. `published` is None if it is not.
-    """
-    # All runs are judged by today's claims.
-    runs = [image.run]
-    # The reason, if one was given at an earlier publication, to publish the image although nobody
-    # can prove where its layers come from.
-    exception = ""
-    if published:
-        runs += published.attestations
-        exception = published.origin_exception
-    labels = image.info.labels
-    evidence = [run.evidence for run in runs]
-    policy.require_open(str(image.name), labels, evidence, origin_exception=exception)
 
 
 def has_counted_signature(target: Registry, image: PublishedImage, public_key: str) -> bool:

@@ -132,8 +132,15 @@ class ImageStatus:
 
     @property
     def deciding(self) -> list[TierRun]:
-        """Return the newest run of each tier and GPU, of the current layers."""
-        return deciding_runs(self.runs)
+        """Return the newest run of each tier and GPU, of the current layers.
+
+        They decide whether the image is validated.
+        """
+        newest: dict[tuple[Tier, str], TierRun] = {}
+        for run in self.runs:
+            if run.current:
+                newest.setdefault((run.tier, run.gpus), run)
+        return list(newest.values())
 
     @property
     def passed_on(self) -> list[str]:
@@ -392,18 +399,6 @@ def describe_gpus(tier: Tier, names: Sequence[str]) -> str:
     if tier is Tier.GPU:
         return ", ".join(sorted(models))
     return ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
-
-
-def deciding_runs(runs: Iterable[TierRun]) -> list[TierRun]:
-    """Return the newest run of each tier and GPU, of the current layers.
-
-    They decide whether the image is validated. `runs`: of one image, newest first.
-    """
-    newest: dict[tuple[Tier, str], TierRun] = {}
-    for run in runs:
-        if run.current:
-            newest.setdefault((run.tier, run.gpus), run)
-    return list(newest.values())
 
 
 def compare_build(
