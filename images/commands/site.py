@@ -80,7 +80,7 @@ def site(
     folders = recorded or [sources.workspace.results]
     nightly = results.read(*(folder / "nightly" for folder in folders))
     all_runs = [*runs.recorded_runs(folders), *runs.nightly_runs(nightly)]
-    published: list[runs.Published] = []
+    published: dict[str, runs.Published] = {}
     if source:
         with Registry(Repository.parse(source)) as registry:
             published, attached_runs = runs.load_published(registry, [*claims], key, common.say)

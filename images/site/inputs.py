@@ -38,7 +38,8 @@ class SiteInputs:
     nightly: Sequence[JobLine | BreakageLine] = ()
     """Oldest first."""
     repository: str = ""
-    published: Sequence[Published] = ()
+    published: Mapping[str, Published] = field(default_factory=dict)
+    """Image -> its tag in the registry."""
     closures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Lock -> distribution -> version."""
     lock_hashes: Mapping[str, str] = field(default_factory=dict)
@@ -99,7 +100,7 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
     recorded and published.
     """
     matrix = inputs.sources.matrix
-    published = _find_published(name, inputs.published)
+    published = inputs.published.get(name)
     pins = {pin.name: pin.version for pin in image.pins}
 
     status = image_status(
@@ -139,14 +140,6 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
         runs=_shown_runs(status),
         page=f"images/{name}.html",
     )
-
-
-def _find_published(name: str, published: Sequence[Published]) -> Published | None:
-    """Return the registry's tag of an image; None if the image is not published."""
-    for tag in published:
-        if tag.image == name:
-            return tag
-    return None
 
 
 def _image_size(runs: Sequence[Run], name: str, digest: str) -> int:

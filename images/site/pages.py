@@ -139,15 +139,12 @@ class _Site:
         names = {image.profile for image in self.index.images if image.profile}
         # A column of the tables for each profile. The first one is for images without a profile.
         profiles = [None, *sorted(names)]
-        minimum_drivers = []
-        for major, minimum in self.inputs.sources.facts.minimum_drivers.items():
-            minimum_drivers.append((major, minimum.driver))
         return self._render(
             "choose.html.j2",
             "choose.html",
             profiles=profiles,
             tables=choosing.gpu_tables(self.index.images, profiles),
-            minimum_drivers=minimum_drivers,
+            minimum_drivers=self.inputs.sources.facts.minimum_drivers,
         )
 
     def image_page(self, row: ImageRow) -> bytes:

@@ -64,7 +64,6 @@ class Run:
 class Published:
     """A tag of an image's own name, as a registry has it."""
 
-    image: str
     reference: str
     """`HOST/NAME@sha256:...`."""
     digest: str
@@ -77,7 +76,8 @@ class Published:
 class PublishedRuns(NamedTuple):
     """What a registry has of some images."""
 
-    tags: list[Published]
+    tags: dict[str, Published]
+    """By the image's name."""
     runs: list[Run]
     """The runs that the attestations of the tagged images record."""
 
@@ -151,7 +151,7 @@ def load_published(
     its tag.
     """
     existing_tags = set(registry.tags())
-    published = PublishedRuns([], [])
+    published = PublishedRuns({}, [])
     for name in names:
         if name not in existing_tags:
             continue
@@ -162,7 +162,7 @@ def load_published(
         ignored = len(image.statements) - len(trusted.statements)
         if ignored:
             report_progress(f"{name}: {plural(ignored, 'attachment')} ignored: not signed by --key")
-        published.tags.append(_describe_published(name, image, existing_tags))
+        published.tags[name] = _describe_published(name, image, existing_tags)
         published.runs.extend(_attested_runs(name, trusted))
     return published
 
@@ -183,7 +183,6 @@ def _describe_published(
         if dated_tag in existing_tags:
             tags.append(dated_tag)
     return Published(
-        image=name,
         reference=image.reference,
         digest=image.image_id,
         bytes=image.compressed_size,

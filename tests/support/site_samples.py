@@ -159,7 +159,6 @@ NIGHTLY = (
     breakage(),
 )
 TAG = Published(
-    image=REBUILT,
     reference=f"registry.example/images@{OTHER}",
     digest=NEW,
     bytes=3_000_000_000,
@@ -174,7 +173,7 @@ def inputs_with(**more: object) -> SiteInputs:
         "runs": RUNS,
         "nightly": NIGHTLY,
         "repository": "registry.example/images",
-        "published": (TAG,),
+        "published": {REBUILT: TAG},
         "closures": {PARTLY: {"torch": "2.7.1", HOSTILE: "1"}},
         "blocked": {
             UNLOCKED: f"no lock: can't be built here; `nox -s lock -- {UNLOCKED}` makes it"

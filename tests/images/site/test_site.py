@@ -212,7 +212,7 @@ def test_a_published_image_has_only_the_verdicts_of_the_digest_that_its_tag_mean
 
 
 def test_an_image_that_is_not_published_has_the_verdicts_of_its_last_build() -> None:
-    image = index_row(REBUILT, samples.inputs_with(published=()))
+    image = index_row(REBUILT, samples.inputs_with(published={}))
 
     assert image.validation is Validation.VALIDATED
 
@@ -345,10 +345,11 @@ def test_the_runs_that_decide_the_validation_are_shown_however_old() -> None:
             NEVER, *claims, gpus=(H100,), digest=digest_of(day), day=date(2026, 11, day)
         )
         newer_runs_of_other_builds.append(newer_run)
-    tag = replace(samples.TAG, image=NEVER, digest=NEW)
+    tag = replace(samples.TAG, digest=NEW)
 
     image = index_row(
-        NEVER, samples.inputs_with(runs=[run_of_tag, *newer_runs_of_other_builds], published=(tag,))
+        NEVER,
+        samples.inputs_with(runs=[run_of_tag, *newer_runs_of_other_builds], published={NEVER: tag}),
     )
 
     assert image.validation is Validation.VALIDATED
