@@ -345,31 +345,29 @@ def conflicts_claim(facts: Facts) -> Claim:
     return claim(AUDIT, survey.CONFLICTS, HOST_PROBE, statement, {"conflicts": conflicts})
 
 
-def adapt_to_folder(
-    claims: ClaimSet, environment: SurveyedEnvironment, own_platform: Platform | None
-) -> ClaimSet:
+def adapt_to_folder(claims: ClaimSet, python: str, why_unmeasured: str) -> ClaimSet:
     """Return the claims about an environment's folder as truetag's own Python can measure them.
 
     Nothing of the environment runs. So the symbols that its libraries need of an interpreter are
     looked up in truetag's own. If that is another release, the claims about symbols allow that it
-    lacks some. What libraries for another processor than this machine's (`own_platform`) need is
-    looked up by a loader that this machine does not have: those claims are unproven.
+    lacks some. `python`: the environment's release (`3.11`). What libraries for another processor
+    than this machine's need is looked up by a loader that this machine does not have: those claims
+    are unproven, with the reason `why_unmeasured` (`why_not_loadable`; empty: there is none).
 
     The claim about rivals is left out. It is about libraries on the loader's path, which is this
     machine's, and nothing that the environment brings.
     """
     own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    is_other_release = environment["version"] != own_version
-    reason = why_not_loadable(environment, own_platform)
+    is_other_release = python != own_version
     adapted = []
     for original in claims.claims:
         if original.key == "libraries/rivals":
             continue
         if original.check == "symbols":
             expect = {**original.expect, "any_python": is_other_release}
-            adapted.append(replace(original, expect=expect, unproven=reason))
+            adapted.append(replace(original, expect=expect, unproven=why_unmeasured))
         elif original.check == "libraries":
-            adapted.append(replace(original, unproven=reason))
+            adapted.append(replace(original, unproven=why_unmeasured))
         else:
             adapted.append(original)
     return replace(claims, claims=tuple(adapted))

@@ -158,10 +158,10 @@ def audit_folder(folder: Path, options: Options) -> Evidence:
         static_claims = tuple(claim for claim in claims if claim.tier is Tier.STATIC)
         name = f"{PREFIX}{folder}"
         to_measure, from_survey = _split(ClaimSet(image=name, claims=static_claims))
-        own_platform = of_machine(os.uname().machine)
-        to_measure = expected.adapt_to_folder(to_measure, environment, own_platform)
+        why_unmeasured = expected.why_not_loadable(environment, of_machine(os.uname().machine))
+        python = str(environment["version"])
+        to_measure = expected.adapt_to_folder(to_measure, python, why_unmeasured)
         # What was not measured is said first, and not only at the end of the report.
-        why_unmeasured = expected.why_not_loadable(environment, own_platform)
         if why_unmeasured:
             options.say(f"{folder}: what its libraries need is {why_unmeasured}")
 

@@ -352,10 +352,8 @@ def judge_runs_today(
     """
     # The new run may be attached already: a dict has it once.
     runs = {run.evidence_file: run for run in (*published.attestations, local.run)}
-    judged = []
-    for run in runs.values():
-        judged.append(replace(run, verdict=policy.judge_run(local.info.labels, run.evidence)))
-    return judged
+    labels = local.info.labels
+    return [replace(run, verdict=policy.judge_run(labels, run.evidence)) for run in runs.values()]
 
 
 def sign_changes(target: Registry, changes: Sequence[TagChange], key: str, public_key: str) -> None:

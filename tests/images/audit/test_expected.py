@@ -395,9 +395,9 @@ def test_what_libraries_of_another_processor_need_is_unproven(
     surveyed = environment(torch=("", ""), processor=processor)
     claims, _ = claims_and_left_out(surveyed, [])
 
-    adapted = expected.adapt_to_folder(
-        ClaimSet(image="x", claims=tuple(claims)), surveyed, Platform.AMD64
-    )
+    why_unmeasured = expected.why_not_loadable(surveyed, Platform.AMD64)
+    claim_set = ClaimSet(image="x", claims=tuple(claims))
+    adapted = expected.adapt_to_folder(claim_set, "3.11", why_unmeasured)
 
     assert {claim.key for claim in adapted.claims if claim.unproven} == unproven
     assert "libraries/rivals" not in {claim.key for claim in adapted.claims}
