@@ -124,6 +124,7 @@ GENERAL_LINES = {
     "nccl-cuda-error": "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error",
     "compile-failed": "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace",
     "cuda-error": "torch.AcceleratorError: CUDA error: context is destroyed",
+    "uncaught-exception": "terminate called after throwing an instance of 'c10::Error'",
     "torchao-torch": "Skipping import of cpp extensions due to incompatible torch version 2.9.1",
 }
 
