@@ -299,13 +299,19 @@ def _split_into_layers(
     return {layer: tuple(packages) for layer, packages in layers.items()}
 
 
-def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
+def _find_wrong_builds(image: Image, packages: Sequence[Package]) -> Iterator[Problem]:
     """Yield a problem for each package that is built for something else than the image's CUDA.
 
-    The local version of a package (+cpu, +cu130) names its build. If torch has none, the version of
-    the CUDA runtime that it requires shows its build.
+    The local version of a package (`+cpu`, `+cu130`) names its build. torch from the default index
+    has none: there, the version of the CUDA runtime that it requires shows its build.
     """
-    where = str(image.name)
+    versions = {package.name: package.version for package in packages}
+    yield from _find_wrong_local_versions(image, packages)
+    yield from _find_wrong_runtime(image, versions)
+
+
+def _find_wrong_local_versions(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
+    """Yield a problem for each package whose local version is not that of the image's CUDA."""
     # Wheels on the default index have no local version. Those on the index of the image's torch may
     # have that of its CUDA.
     allowed = {None, f"cu{image.wheel_cuda.digits}"} if image.index else {None}
@@ -326,13 +332,18 @@ def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Pr
                     "set UV_DEFAULT_INDEX (or PIP_INDEX_URL) to PyPI or a mirror that adds no "
                     f"builds of its own, then `{command('lock', image.lock_name)}`"
                 )
-            yield Problem(where=where, cause=cause, then=then)
+            yield Problem(where=str(image.name), cause=cause, then=then)
 
+
+def _find_wrong_runtime(image: Image, versions: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield a problem if the CUDA runtime among the packages is not that of the image's CUDA.
+
+    `versions`: package -> version, of all packages of the image.
+    """
     # From CUDA 13.0 on, the name of the runtime's package has no CUDA major.
     runtime = "nvidia-cuda-runtime"
     if image.wheel_cuda < Minor(13, 0):
         runtime = f"nvidia-cuda-runtime-cu{image.wheel_cuda.major}"
-    versions = {package.name: package.version for package in packages}
     runtime_version = versions.get(runtime)
     if runtime_version is not None and Minor.parse(runtime_version) == image.wheel_cuda:
         return
@@ -353,7 +364,7 @@ def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Pr
         installed=f"truetag is wrong about the CUDA of torch {torch}: please report it",
     )
     yield Problem(
-        where=where,
+        where=str(image.name),
         cause=f"torch {torch} {brings}; the image wants CUDA {image.wheel_cuda}",
         then=(
             "set UV_DEFAULT_INDEX to PyPI's own address, or to a mirror that serves the same "

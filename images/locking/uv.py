@@ -400,22 +400,7 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
 
     source_only = re.search(r"(\S+) has no usable wheels", text)
     if source_only:
-        machine = of_machine(target.platform.partition("-")[0])
-        platform = machine.spoken if machine else target.platform
-        cause = (
-            f"{source_only[1]} is published as source only: "
-            f"there is no wheel for Python {target.python} on Linux {platform}"
-        )
-        then = (
-            "pin a version that has a wheel; or, if it is pure Python, name it under `pure_python` "
-            "in matrix.yaml and lock again; else name it under `optional`, lock again, put a wheel "
-            "of it into a folder, and build with --wheelhouse FOLDER"
-        )
-        index = target.private.get(source_only[1].partition("==")[0])
-        if index:
-            then = f"publish a wheel of it on the index {index}, then `{command('lock', where)}`"
-        return wrong(where, cause, then)
-
+        return _explain_source_only(source_only[1], target, where)
     if "No solution found" in text:
         reason = text.partition("No solution found when resolving dependencies")[2].lstrip(": ")
         cause = f"no set of versions fits. uv says: {reason}"
@@ -424,23 +409,53 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
 
     unfetched = re.search(r"Failed to fetch: `?(https?://[^\s`]+?)`?(?:: |$)", text)
     if unfetched:
-        host = urlsplit(unfetched[1]).hostname
-        cause = f"the package index {host} can't be reached: {text.rpartition(': ')[2]}"
-        # An index beside the default one is set only for a torch that no other index has.
-        is_only_index = target.index is not None and urlsplit(target.index).hostname == host
-        private_hosts = {urlsplit(url).hostname for url in target.indexes.values()}
-        if is_only_index:
-            other = "no other index has this torch"
-        elif host in private_hosts:
-            other = "no other index is asked for its packages"
-        else:
-            other = "or set UV_DEFAULT_INDEX to another index"
-        then = (
-            f"`{command('lock', where)}` where {host} can be reached; set HTTPS_PROXY if that "
-            f"takes a proxy; {other}"
-        )
-        error = IndexUnreachable if is_only_index else UserError
-        return error(Problem(where=where, cause=cause, then=then), code=1)
-
+        return _explain_unreachable(unfetched[1], text.rpartition(": ")[2], target, where)
     then = f"correct what uv names here, then `{command('lock', where)}`"
     return failed(where, f"uv failed: {text}", then)
+
+
+def _explain_source_only(release: str, target: Target, where: str) -> UserError:
+    """Return the error for a release (`acme==1.4`) of which an index has no wheel for the target.
+
+    Only wheels can be locked: they are installed without running code of the package.
+    """
+    machine = of_machine(target.platform.partition("-")[0])
+    platform = machine.spoken if machine else target.platform
+    cause = (
+        f"{release} is published as source only: "
+        f"there is no wheel for Python {target.python} on Linux {platform}"
+    )
+    index = target.private.get(release.partition("==")[0])
+    if index:
+        then = f"publish a wheel of it on the index {index}, then `{command('lock', where)}`"
+    else:
+        then = (
+            "pin a version that has a wheel; or, if it is pure Python, name it under `pure_python` "
+            "in matrix.yaml and lock again; else name it under `optional`, lock again, put a wheel "
+            "of it into a folder, and build with --wheelhouse FOLDER"
+        )
+    return wrong(where, cause, then)
+
+
+def _explain_unreachable(url: str, reason: str, target: Target, where: str) -> UserError:
+    """Return the error for an index that does not answer. `url` is what uv wanted to fetch.
+
+    It is IndexUnreachable if no other index has the packages.
+    """
+    host = urlsplit(url).hostname
+    cause = f"the package index {host} can't be reached: {reason}"
+    # An index beside the default one is set only for a torch that no other index has.
+    is_only_index = target.index is not None and urlsplit(target.index).hostname == host
+    private_hosts = {urlsplit(private_url).hostname for private_url in target.indexes.values()}
+    if is_only_index:
+        other = "no other index has this torch"
+    elif host in private_hosts:
+        other = "no other index is asked for its packages"
+    else:
+        other = "or set UV_DEFAULT_INDEX to another index"
+    then = (
+        f"`{command('lock', where)}` where {host} can be reached; set HTTPS_PROXY if that "
+        f"takes a proxy; {other}"
+    )
+    error = IndexUnreachable if is_only_index else UserError
+    return error(Problem(where=where, cause=cause, then=then), code=1)

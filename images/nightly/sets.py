@@ -360,6 +360,7 @@ def set_result(info: ImageInfo, evidence: Evidence, verdict: Verdict, start: flo
     `info` describes the image, `evidence` is what was measured of it. `start`: when the work on it
     began, as time.monotonic() gave it.
     """
+    # Nobody can prove the origin of an image with the newest versions, so that is left out.
     return SetResult(
         claims=claim_rows(without_unproven_origin(verdict)),
         digest=info.digest,

@@ -267,13 +267,7 @@ def _plan_image(
         min_driver=facts.minimum_drivers[str(candidate.wheel_cuda.major)].driver,
     )
 
-    # The matrix may leave out images that could be built. `select` is a selector of images, such as
-    # `torch>=2.8`.
-    exclusions = []
-    for exclusion in matrix.exclude:
-        is_excluded = selectors.parse(exclusion.select)
-        if is_excluded(planned):
-            exclusions.append(f"excluded by matrix.yaml: {exclusion.reason}")
+    exclusions = _find_exclusions(planned, matrix)
     if planned.reasons or exclusions:
         reasons = (*planned.reasons, *exclusions, *_alias_reasons(name, matrix))
         return replace(planned, reasons=reasons)
@@ -283,6 +277,17 @@ def _plan_image(
         image=_resolve_image(candidate, sources, planned.warnings),
         kept_reason=str(matrix.nightly.kept.get(str(name.torch), "")),
     )
+
+
+def _find_exclusions(planned: Planned, matrix: Matrix) -> list[str]:
+    """Return the reasons for which the matrix leaves out an image that could be built."""
+    exclusions = []
+    for exclusion in matrix.exclude:
+        # `select` is a selector of images, such as `torch>=2.8`.
+        is_excluded = selectors.parse(exclusion.select)
+        if is_excluded(planned):
+            exclusions.append(f"excluded by matrix.yaml: {exclusion.reason}")
+    return exclusions
 
 
 def _choose_torch_release(name: ImageName, matrix: Matrix, facts: Facts) -> str | None:
@@ -319,31 +324,12 @@ def _reasons_without_candidate(
 
     `torch` is the release that the name's minor stands for; None if no release of it is known.
     """
+    # If nothing is known of this torch, nothing else can be said.
     if name.platform is Platform.ARM64 and torch not in facts.arm64.torch:
-        first = min(facts.arm64.torch, key=Version)
-        yield (
-            f"no wheel of torch {torch or name.torch} for CUDA on aarch64 was measured, and "
-            f"{first} is the first on the index: name an image of torch {Minor.parse(first)} or "
-            "newer"
-        )
+        yield _explain_torch_without_arm(name, torch, facts)
         return
-    if torch is None:
-        minors = sorted({Minor.parse(release) for release in facts.torch})
-        known = ", ".join(str(minor) for minor in minors)
-        yield (
-            f"nothing is known of torch {name.torch}: name an image of a torch that this truetag "
-            f"knows ({known}), or take a newer truetag"
-        )
-        return
-    if torch not in facts.torch:
-        releases = sorted(facts.torch, key=Version)
-        known = ", ".join(release for release in releases if Minor.parse(release) == name.torch)
-        then = by_installation(
-            checkout="add its row to images/data/facts.yaml",
-            installed=f"pin one that this truetag knows ({known or 'none of this minor'}), or "
-            "take a newer truetag",
-        )
-        yield f"nothing is known of torch {torch}: {then}"
+    if torch is None or torch not in facts.torch:
+        yield _explain_unknown_torch(name, torch, facts)
         return
 
     if stack.choose_variant(facts.torch[torch], name.cuda) is None:
@@ -355,26 +341,68 @@ def _reasons_without_candidate(
             f"one of these, or pin a stack for torch {name.torch} there"
         )
 
-    if name.profile:
-        profile = matrix.profiles.get(name.profile)
-        if profile is None:
-            profiles = ", ".join(matrix.profiles) or "none"
-            without_profile = replace(name, profile=None)
-            yield (
-                f"matrix.yaml has no profile {name.profile!r}: name one that it has ({profiles}), "
-                f"or the image without a profile ({without_profile})"
-            )
-        elif str(name.torch) not in profile.stacks:
-            minors_of_profile = ", ".join(profile.stacks)
-            yield (
-                f"the profile {name.profile} has pins for torch {minors_of_profile} only: name an "
-                f"image of one of these, or pin its packages for torch {name.torch} under "
-                f"`profiles.{name.profile}.stacks` in matrix.yaml"
-            )
-
+    yield from _find_profile_reasons(name, matrix)
     if name.python and str(name.python) == matrix.bases[matrix.defaults.base].python:
         short_name = replace(name, python=None)
         yield (f"Python {name.python} is the default, which names leave out: write {short_name}")
+
+
+def _explain_torch_without_arm(name: ImageName, torch: str | None, facts: Facts) -> str:
+    """Return the reason that a torch release has no known wheel for CUDA on Arm processors.
+
+    `torch` is the release; None if only its minor, that of the name, is known.
+    """
+    first = min(facts.arm64.torch, key=Version)
+    return (
+        f"no wheel of torch {torch or name.torch} for CUDA on aarch64 was measured, and "
+        f"{first} is the first on the index: name an image of torch {Minor.parse(first)} or "
+        "newer"
+    )
+
+
+def _explain_unknown_torch(name: ImageName, torch: str | None, facts: Facts) -> str:
+    """Return the reason that facts.yaml does not have the torch of an image, and what to do.
+
+    `torch` is the release that the matrix pins; None: it pins none, and facts.yaml has no release
+    of the name's minor.
+    """
+    releases = sorted(facts.torch, key=Version)
+    if torch is None:
+        minors = sorted({Minor.parse(release) for release in releases})
+        known = ", ".join(str(minor) for minor in minors)
+        return (
+            f"nothing is known of torch {name.torch}: name an image of a torch that this truetag "
+            f"knows ({known}), or take a newer truetag"
+        )
+
+    known = ", ".join(release for release in releases if Minor.parse(release) == name.torch)
+    then = by_installation(
+        checkout="add its row to images/data/facts.yaml",
+        installed=f"pin one that this truetag knows ({known or 'none of this minor'}), or "
+        "take a newer truetag",
+    )
+    return f"nothing is known of torch {torch}: {then}"
+
+
+def _find_profile_reasons(name: ImageName, matrix: Matrix) -> Iterator[str]:
+    """Yield why the matrix can't give an image its profile; nothing if it can, or has none."""
+    if not name.profile:
+        return
+    profile = matrix.profiles.get(name.profile)
+    if profile is None:
+        profiles = ", ".join(matrix.profiles) or "none"
+        without_profile = replace(name, profile=None)
+        yield (
+            f"matrix.yaml has no profile {name.profile!r}: name one that it has ({profiles}), "
+            f"or the image without a profile ({without_profile})"
+        )
+    elif str(name.torch) not in profile.stacks:
+        minors_of_profile = ", ".join(profile.stacks)
+        yield (
+            f"the profile {name.profile} has pins for torch {minors_of_profile} only: name an "
+            f"image of one of these, or pin its packages for torch {name.torch} under "
+            f"`profiles.{name.profile}.stacks` in matrix.yaml"
+        )
 
 
 def _explain_missing_wheel(torch: str, toolkit: Minor, facts: Facts) -> str:

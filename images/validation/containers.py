@@ -215,6 +215,27 @@ def measure_in_container(
     return ContainerResult(suite_run.end, refused_limits)
 
 
+def _folders_in_memory(plan: ContainerPlan) -> dict[str, str]:
+    """Return the folders of a container that are in memory (tmpfs), each with its mount options.
+
+    The root of a container is read-only. Programs may write to these folders, and to volumes.
+    """
+    folders = {}
+    for folder in plan.writable:
+        folders[folder] = f"rw,exec,nosuid,nodev,mode=1777,size={SCRATCH}"
+    # `own`: as if the user had mounted a folder of their own. Nobody else may write to it.
+    uid, _, gid = (plan.user or "").partition(":")
+    for folder in _mounts_of_kind("own", plan):
+        owner = f"uid={uid},gid={gid}"
+        folders[folder] = f"rw,exec,nosuid,nodev,mode=755,{owner},size={SCRATCH}"
+    return folders
+
+
+def _mounts_of_kind(kind: str, plan: ContainerPlan) -> list[str]:
+    """Return the folders of a container on which such a mount is (`ContainerPlan.mounts`)."""
+    return [folder for folder, kind_of_mount in plan.mounts.items() if kind_of_mount == kind]
+
+
 def container_spec(
     engine: Engine, image: ImageInfo, plan: ContainerPlan, seed: int
 ) -> ContainerSpec:
@@ -235,24 +256,10 @@ def container_spec(
     if gpus.attached:
         command += ["--jobs", str(_probes_at_once(plan, engine.facts.cpus))]
 
-    # The root is read-only. Folders that programs may write to are in memory (tmpfs) or volumes.
-    tmpfs = {}
-    volumes = [SUITE_FOLDER, *plan.files]
-    copied_volumes = []
-    for folder in plan.writable:
-        tmpfs[folder] = f"rw,exec,nosuid,nodev,mode=1777,size={SCRATCH}"
-    for folder, kind in plan.mounts.items():
-        if kind == "own":
-            # This is as if the user had mounted a folder of their own: nobody else may write to it.
-            uid, _, gid = (plan.user or "").partition(":")
-            owner = f"uid={uid},gid={gid}"
-            tmpfs[folder] = f"rw,exec,nosuid,nodev,mode=755,{owner},size={SCRATCH}"
-        elif kind == "foreign":
-            # A plain volume is a folder of root.
-            volumes.append(folder)
-        elif kind == "volume":
-            # A volume that begins with what the image has in the folder.
-            copied_volumes.append(folder)
+    # Folders that programs may write to are in memory (tmpfs) or volumes. A plain volume is a
+    # folder of root; a copied one begins with what the image has in the folder.
+    volumes = [SUITE_FOLDER, *plan.files, *_mounts_of_kind("foreign", plan)]
+    copied_volumes = _mounts_of_kind("volume", plan)
 
     # Leave a quarter of the memory to the machine.
     memory = GPU_MEMORY if gpus.attached else MEMORY
@@ -268,7 +275,7 @@ def container_spec(
     return ContainerSpec(
         image.handle,
         command,
-        tmpfs=tmpfs,
+        tmpfs=_folders_in_memory(plan),
         volumes=list(dict.fromkeys(volumes)),
         copied_volumes=copied_volumes,
         memory=memory,

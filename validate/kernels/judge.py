@@ -224,8 +224,8 @@ def _largest_allowed_error(rule: str | float, output: Output) -> float:
 def _find_observed_problems(expect: KernelExpect, observed: ObservedEvidence) -> Iterator[str]:
     """Yield a sentence for each measured number or fact that is not as expected.
 
-    Numbers are called figures, and must lie between a least and a most. The controls of a figure
-    were measured with results that were spoiled on purpose, so they must lie outside.
+    A number is called a figure. It must lie within bounds, and its controls, which were measured
+    with results that were spoiled on purpose, must lie outside of them.
     """
     # If measuring raised an error, nothing else was measured.
     if "error" in observed:

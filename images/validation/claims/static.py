@@ -107,8 +107,8 @@ def lock_claim(context: ClaimContext) -> Claim:
     versions = {pin.name: pin.version for pin in image.pins if pin.name not in context.missing}
     for layer in image.layers:
         versions.update(context.locked.get(layer, {}))
-    # A Debian suite has only Debian's packages. Any other base, such as Ubuntu's, may have further
-    # Python packages that are not in the lock.
+    # `closed`: no other Python package may be installed. A Debian suite has only Debian's packages;
+    # any other base, such as Ubuntu's, may have further ones that are not in the lock.
     is_own_base = image.base.suite is not None
     expect: LockExpect = {"versions": versions, "closed": is_own_base}
     return claim(

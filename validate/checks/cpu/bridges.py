@@ -92,8 +92,7 @@ def run_nms() -> NmsEvidence:
     """Let torchvision drop overlapping boxes (nms), and return which it keeps, by index.
 
     The best come first. Of two boxes that overlap by more than the threshold, it keeps the one with
-    the higher score.
-    The overlap is the intersection's share of the union, so none is more than 1.
+    the higher score. The overlap is the intersection's share of the union, so it is 1 at most.
     """
     torch, torchvision = importlib.import_module("torch"), importlib.import_module("torchvision")
     boxes, scores = torch.tensor(_BOXES), torch.tensor(_SCORES)

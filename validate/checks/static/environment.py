@@ -327,13 +327,31 @@ def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidenc
     Variables are set in the image's configuration, or by files that shells read. One may be both
     required by its name and denied by a pattern. Then its required value is right.
     """
-    required = expect["required"]
-    denied = expect["denied"]
+    yield from find_required_faults(expect, evidence["required"])
+    yield from find_denied_faults(expect, evidence["denied"])
+
+    # Lines of files that shells read, such as `export NAME="VALUE"`. All of them set a variable
+    # that is denied, which is right only if it is required and gets the required value.
+    for line in evidence["in_files"]:
+        file = line["file"]
+        name = line["name"]
+        value = line["value"]
+        if value.strip("\"'") != expect["required"].get(name):
+            reason = reason_against(name, expect["denied"])
+            yield f"{file} sets {name}={value}: {reason}"
+
+
+def find_required_faults(
+    expect: EnvironmentExpect, values: Mapping[str, str | None]
+) -> Iterator[str]:
+    """Yield a sentence for each variable that does not have the value that it must have.
+
+    `values`: name of a required variable -> its value in the image; None: it is not set.
+    """
     allowed = expect.get("allowed", ())
     declared = expect.get("declared", {})
-
-    for name, measured in evidence["required"].items():
-        expected = required[name]
+    for name, measured in values.items():
+        expected = expect["required"][name]
         if measured is None:
             yield f"{name} is not set, {expected!r} is expected"
             continue
@@ -343,8 +361,18 @@ def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidenc
         if not is_expected and not is_allowed:
             yield f"{name} is {measured!r}, {expected!r} is expected"
 
-    for name, value in evidence["denied"].items():
-        # Required variables were judged above.
+
+def find_denied_faults(expect: EnvironmentExpect, values: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each variable that is set in the image, although it is denied.
+
+    `values`: name of each variable that matches a denied pattern -> its value in the image.
+    """
+    required = expect["required"]
+    denied = expect["denied"]
+    allowed = expect.get("allowed", ())
+    declared = expect.get("declared", {})
+    for name, value in values.items():
+        # find_required_faults judges required variables.
         if name in required or matches(name, allowed):
             continue
         # Values of denied variables are cut in evidence.
@@ -352,16 +380,6 @@ def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidenc
         if not is_declared:
             reason = reason_against(name, denied)
             yield f"{name}={value} is set: {reason}"
-
-    # Lines of files that shells read, such as `export NAME="VALUE"`. All of them set a variable
-    # that is denied, which is right only if it is required and gets the required value.
-    for line in evidence["in_files"]:
-        file = line["file"]
-        name = line["name"]
-        value = line["value"]
-        if value.strip("\"'") != required.get(name):
-            reason = reason_against(name, denied)
-            yield f"{file} sets {name}={value}: {reason}"
 
 
 def reason_against(name: str, denied: Mapping[str, str]) -> str:

@@ -242,20 +242,7 @@ def measure_environment(
     with_torch = interpreter_only.copy()
     missing_at_start += load_torch(with_torch, installed.locations(distributions), libraries)
 
-    # Find out what each file would get. Libraries are loaded after torch, programs start in a
-    # process of their own.
-    holders = index_by_owner(libraries)
-    owners_by_name = list_owners_by_name(libraries)
-    linked = []
-    for library in libraries:
-        process = interpreter_only if library.elf.executable else with_torch
-        resolved = resolve_needs(library, process, cuda_stems, holders)
-        resolved["offered"] = {}
-        for name in resolved["missing"]:
-            if name in owners_by_name:
-                resolved["offered"][name] = sorted(owners_by_name[name])
-        linked.append(resolved)
-
+    linked = resolve_all(libraries, interpreter_only, with_torch, cuda_stems)
     torch_misses: list[MissingLibrary] = []
     for missing in missing_at_start:
         torch_misses.append({"path": missing.needed_by, "name": missing.name})
@@ -268,6 +255,34 @@ def measure_environment(
         "second_owners": list(find_rivals(libraries, cuda_stems, search, files, owners)),
         "provided": list_cuda_libraries(libraries, cuda_stems),
     }
+
+
+def resolve_all(
+    libraries: Sequence[Binary],
+    interpreter_only: Process,
+    with_torch: Process,
+    cuda_stems: Collection[str],
+) -> list[LinkedLibrary]:
+    """Return which libraries each file would get, and which it would miss.
+
+    A missing library may be in the environment all the same, where the loader does not look. The
+    result names the distributions that have it (`offered`).
+
+    `interpreter_only` and `with_torch` are processes without and with torch. Libraries are loaded
+    after torch; programs start in a process of their own.
+    """
+    holders = index_by_owner(libraries)
+    owners_by_name = list_owners_by_name(libraries)
+    linked = []
+    for library in libraries:
+        process = interpreter_only if library.elf.executable else with_torch
+        resolved = resolve_needs(library, process, cuda_stems, holders)
+        resolved["offered"] = {}
+        for name in resolved["missing"]:
+            if name in owners_by_name:
+                resolved["offered"][name] = sorted(owners_by_name[name])
+        linked.append(resolved)
+    return linked
 
 
 def list_owners_by_name(libraries: Iterable[Binary]) -> dict[str, set[str]]:
