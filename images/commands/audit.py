@@ -62,7 +62,13 @@ def audit(
     An audit is no validation. OUT gets the same files as after `validate`. Nothing of an
     environment's folder runs. Exits with 1 for a fault that breaks something.
     """
-    if _REQUIREMENTS.search(reference) or Path(reference).is_file():
+    if Path(reference).is_file() and not _REQUIREMENTS.search(reference):
+        then = (
+            "audit the folder of an environment, or an image of the engine: `docker load -i FILE` "
+            "reads the archive of `docker save`, and prints the image's name"
+        )
+        raise wrong(reference, "is a file, no image and no environment", then)
+    if _REQUIREMENTS.search(reference):
         then = (
             "install them into an empty environment (`uv venv checked && uv pip install "
             "--python checked -r ...`, or `docker build`), and audit that: only what is installed "

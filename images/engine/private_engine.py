@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from images.engine.client import Engine, NoEngine, connect, private_home
-from images.errors import UserError, failed
+from images.errors import UserError, command, failed
 from images.host import cache
 from images.host.hashing import sha256
 
@@ -291,8 +291,13 @@ def discard(home: Path) -> None:
         # Into a new folder `discarded-...`, which `delete_discarded` deletes.
         store.rename(Path(tempfile.mkdtemp(prefix=_DISCARDED, dir=home)) / store.name)
     if errors := delete_discarded(home):
-        cause = f"could not be deleted: {errors[0]}"
-        raise failed(str(home), cause, f"`rm -rf {home}/{_DISCARDED}*`")
+        cause = f"{len(errors)} of its files and folders could not be deleted"
+        then = (
+            f"remove what the system names as the reason, as root (`lsattr` shows an immutable "
+            f"file, and `chattr -i` makes it an ordinary one), then `{command('engine', 'wipe')}` "
+            "deletes what is left"
+        )
+        raise failed(str(home), f"{cause}: {errors[0]}", then)
 
 
 def delete_discarded(home: Path) -> list[str]:
@@ -304,8 +309,10 @@ def delete_discarded(home: Path) -> list[str]:
     errors: list[str] = []
 
     def add_error(_function: object, path: str, error: Any) -> None:
-        # `error` is what sys.exc_info() returns: type, exception, traceback.
-        errors.append(f"{path}: {error[1]}")
+        # `error` is what sys.exc_info() returns: type, exception, traceback. The text of most such
+        # exceptions repeats the path.
+        reason = getattr(error[1], "strerror", None) or error[1]
+        errors.append(f"{path}: {reason}")
 
     for folder in home.glob(f"{_DISCARDED}*"):
         shutil.rmtree(folder, onerror=add_error)

@@ -133,8 +133,10 @@ def find(base: Base, locks: Path) -> DebianLock | None:
     # The lock names the packages that its layer was resolved for. We may want others by now.
     requested = tuple(match["requested"].split())
     if requested != PACKAGES_OF_LAYER:
-        differing = " ".join(sorted(set(requested) ^ set(PACKAGES_OF_LAYER)))
-        cause = f"this lock was made for other Debian packages than today's ({differing})"
+        cause = (
+            "this lock was made for another list of Debian packages than the one that this truetag "
+            f"installs: {_describe_difference(requested)}"
+        )
         raise wrong(paths.shown(file), cause, how_to_remake())
     return DebianLock(
         suite=match["suite"],
@@ -144,6 +146,18 @@ def find(base: Base, locks: Path) -> DebianLock | None:
         base=_parse_lines(match["base"]),
         layer=_parse_lines(match["layer"]),
     )
+
+
+def _describe_difference(requested: Sequence[str]) -> str:
+    """Return how the packages for which a lock was made differ from those that we install today."""
+    lacking = [name for name in PACKAGES_OF_LAYER if name not in requested]
+    surplus = [name for name in requested if name not in PACKAGES_OF_LAYER]
+    parts = []
+    if lacking:
+        parts.append(f"it lacks {', '.join(lacking)}")
+    if surplus:
+        parts.append(f"{', '.join(surplus)} is no longer installed")
+    return "; ".join(parts) or "their order differs"
 
 
 def _parse_lines(lines: str) -> dict[str, str]:
@@ -158,7 +172,7 @@ def _parse_lines(lines: str) -> dict[str, str]:
 def how_to_remake() -> str:
     """Return the next step for a lock that can't be used."""
     lock_command = command("lock", "NAME", "--upgrade")
-    return f"`{lock_command}`, where NAME is an image on that base, makes its lock anew"
+    return f"`{lock_command}`, with the name of your image for NAME, makes this lock anew"
 
 
 def require(base: Base, locks: Path) -> DebianLock:
@@ -170,7 +184,7 @@ def require(base: Base, locks: Path) -> DebianLock:
     if lock is None:
         cause = "this lock, of the Debian packages that the base is made of, is missing"
         then = (
-            f"`{command('lock', 'NAME')}`, where NAME is an image on that base, makes it on a "
+            f"`{command('lock', 'NAME')}`, with the name of your image for NAME, makes it on a "
             "machine with apt; or build on an image that you have: --base REF"
         )
         raise wrong(paths.shown(locks / lock_path(base)), cause, then)

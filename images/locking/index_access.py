@@ -128,8 +128,13 @@ def require_own_name(index: PrivateIndex) -> None:
     """
     default = name_of_default_index(os.environ)
     if default and login_variables(default) == login_variables(index.name):
-        cause = f"this is the name of a private index of matrix.yaml, too ({index.name})"
-        then = "give one of them another name: build steps would get the private index's login"
+        user, password = login_variables(default)
+        cause = (
+            f"uv reads the login of an index named {default} from {user} and {password}. "
+            f"So it does for the private index {index.name} of matrix.yaml, whose login would then "
+            "get into build steps, as that of the default index does"
+        )
+        then = f"leave `{default}=` out of UV_DEFAULT_INDEX: the address alone is enough"
         raise wrong(f"UV_DEFAULT_INDEX={default}=...", cause, then)
 
 

@@ -151,7 +151,7 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
         # `times > most_times` would let NaN pass.
         if not times <= most_times:
             longer = f"takes {times:.0f} times as long as the right way"
-            return report_fault(f"{longer}, {most_times:g} is the most. {fault}")
+            return report_fault(f"{longer}, at most {most_times:g} is allowed. {fault}")
 
     cost = describe_cost(evidence)
     known = ", though these versions are said to have it" if expect["known"] else ""

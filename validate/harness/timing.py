@@ -171,9 +171,9 @@ def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
     # A value that NVML could not read has no key.
     before = conditions["before"]
     if before.get("busy", 0) > _BUSY_PERCENT:
-        yield f"the GPU was {before['busy']} % busy before"
+        yield f"the GPU was {before['busy']} % busy before the measurement"
     if conditions["others"] > _OTHERS_BYTES:
-        yield f"others held {conditions['others'] / 1e9:.1f} GB of the GPU's memory"
+        yield f"other programs held {conditions['others'] / 1e9:.1f} GB of the GPU's memory"
 
     # Both limits are in milliwatts.
     usual_limit = before.get("usual_power_limit", 0)

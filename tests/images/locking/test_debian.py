@@ -67,12 +67,18 @@ def test_a_base_without_a_lock_is_an_error(tmp_path: Path) -> None:
         (
             "# for: python3 ",
             "# for: python2 python3 ",
-            r"other Debian packages than today's \(python2\)",
+            "than the one that this truetag installs: python2 is no longer installed",
         ),
+        ("# for: python3 ", "# for: ", "that this truetag installs: it lacks python3"),
         ("# layer\n", "", "is damaged"),
         ("  debian/pool/", " debian/pool/", "is damaged"),
     ],
-    ids=["made for other packages", "a half is missing", "another separator"],
+    ids=[
+        "made for one package more",
+        "made without one package",
+        "a half is missing",
+        "another separator",
+    ],
 )
 def test_a_lock_that_cannot_be_used_is_an_error_with_the_next_command(
     old_text: str, new_text: str, cause: str, tmp_path: Path

@@ -13,10 +13,11 @@ from validate.judging import Status
         pytest.param(
             91002,
             Status.FAIL,
-            "torch runs with cuDNN 91002, the lock has 9.15.1.9 (91501)",
+            "torch runs with cuDNN 9.10.2; the lock has 9.15.1.9. Another copy",
             id="another one",
         ),
-        pytest.param(None, Status.FAIL, "torch runs with cuDNN None", id="none"),
+        pytest.param(8902, Status.FAIL, "cuDNN 8.9.2; the lock has", id="a number of cuDNN 8"),
+        pytest.param(None, Status.FAIL, "torch loads no cuDNN; the lock has 9.15.1.9", id="none"),
     ],
 )
 def test_torch_must_run_with_the_locked_version(

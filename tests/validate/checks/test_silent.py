@@ -112,13 +112,13 @@ AT_MOST_50_TIMES = {"times": 50}
         ),
         # So is one that takes many times as long as the right way.
         (AT_MOST_50_TIMES, QUICK, Status.PASS, "(1.5 s, 20 GB, 3 times)"),
-        (AT_MOST_50_TIMES, SLOW, Status.FAIL, "400 times as long as the right way, 50"),
+        (AT_MOST_50_TIMES, SLOW, Status.FAIL, "400 times as long as the right way, at most 50"),
         (AT_MOST_50_TIMES, HEALTHY, Status.FAIL, "takes nan times as long"),
         (
             {**KNOWN, **AT_MOST_50_TIMES},
             SLOW,
             Status.KNOWN,
-            "400 times as long as the right way, 50",
+            "400 times as long as the right way, at most 50",
         ),
         # A control that passes is a FAIL, whatever is known.
         ({}, PASSING_CONTROL, Status.FAIL, "control: a wrong result is off by 1.00e-02"),

@@ -356,7 +356,7 @@ def test_a_step_may_be_as_much_slower_as_two_machines_differ() -> None:
 
 
 def test_a_slower_step_fails_and_names_the_recorded_time() -> None:
-    fails(judge_step(times_as_long=1.3), "325.7 ms in 2 runs")
+    fails(judge_step(times_as_long=1.3), "recorded runs of this image took 325.7 ms a step (2 runs")
 
 
 @pytest.mark.parametrize("disturbance", DISTURBANCES)

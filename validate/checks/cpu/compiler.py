@@ -138,7 +138,12 @@ def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -
     if not evidence["made"]:
         return failed("Triton put no compiled module into its empty cache")
     if "load_binary" not in evidence["functions"]:
-        return failed(f"Triton's driver module lacks load_binary: {listed(evidence['functions'])}")
+        present = listed(evidence["functions"]) or "none"
+        return failed(
+            "the driver module that Triton compiled lacks the function load_binary, so Triton can "
+            f"start no kernel (functions that it has: {present}). Triton's files are not those of "
+            "a release: install the locked triton again, or build the image anew"
+        )
 
     stub = ""
     if evidence["stub_driver"]:

@@ -36,11 +36,24 @@ def judge(_subject: str, expect: CudnnExpect, evidence: CudnnEvidence) -> Findin
     major, minor, patch = map(int, expect["version"].split(".")[:3])
     locked = major * 10000 + minor * 100 + patch
     running = evidence["version"]
+    if not running:
+        return failed(f"torch loads no cuDNN; the lock has {expect['version']}")
     if running != locked:
         return failed(
-            f"torch runs with cuDNN {running}, the lock has {expect['version']} ({locked})"
+            f"torch runs with cuDNN {describe_version(running)}; the lock has {expect['version']}. "
+            "Another copy was installed over the locked one, or the loader finds another one "
+            "first: remove that copy, or build the image anew"
         )
     return passed(f"torch runs with cuDNN {expect['version']}")
+
+
+def describe_version(number: int) -> str:
+    """Return a version that cuDNN reports as a number: `9.15.1` for 91501, `8.9.2` for 8902."""
+    # Since version 9, the major version counts ten thousands. Before, it counted thousands.
+    unit = 10_000 if number >= 90_000 else 1_000
+    major, minor_and_patch = divmod(number, unit)
+    minor, patch = divmod(minor_and_patch, 100)
+    return f"{major}.{minor}.{patch}"
 
 
 measure = partial(measure_claimed_subjects, measures={"cudnn": read_version})

@@ -537,7 +537,9 @@ def find_lora_problems(evidence: LoraEvidence) -> Iterator[str]:
     if not is_within(loss, math.inf) or not is_within(plain_loss, math.inf):
         yield f"the loss is {loss}, plain torch's is {plain_loss}"
     elif abs(loss - plain_loss) > BACKWARD_FLOOR * plain_loss:
-        yield f"the loss is {loss:.5f}, plain torch's is {plain_loss:.5f}"
+        allowed = BACKWARD_FLOOR * plain_loss
+        both = f"the loss is {loss:.5f}, plain torch's is {plain_loss:.5f}"
+        yield f"{both}, at most {allowed:.0e} off is allowed"
 
     yield from find_adapter_problems(evidence["adapters"])
 
@@ -561,7 +563,8 @@ def find_adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
     unmoved = [name for name in adapters if name not in moved]
     if unmoved:
         count = f"{len(unmoved)} of {len(adapters)}"
-        yield f"B did not move in {count} adapters: {listed(unmoved, limit=1)}"
+        names = listed(unmoved, limit=1)
+        yield f"training did not change the matrix B of {count} adapters: {names}"
 
     nonzero_before = [name for name, adapter in adapters.items() if adapter["before"] != 0]
     if nonzero_before:

@@ -249,7 +249,8 @@ def find_training_problems(evidence: QloraEvidence) -> Iterator[str]:
     if not losses or not all(is_beyond(loss, 0.0) for loss in losses):
         yield f"losses are {listed([str(loss) for loss in losses])}"
     elif losses[-1] > LARGEST_LAST_LOSS * losses[0]:
-        yield f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f} in {len(losses)} steps"
+        fall = f"{len(losses)} steps bring the loss from {losses[0]:.3f} to {losses[-1]:.3f} only"
+        yield f"{fall}, at most {LARGEST_LAST_LOSS * losses[0]:.3f} is allowed"
 
     if evidence["gradient_checkpointing"] is not True:
         yield "gradient checkpointing is off"
@@ -258,9 +259,9 @@ def find_training_problems(evidence: QloraEvidence) -> Iterator[str]:
     second = evidence["second_run"]
     if second["losses"] != losses:
         step = find_first_difference(losses, second["losses"])
-        yield f"a second run's losses differ from step {step} on"
+        yield f"a second run with the same seed has other losses from step {step} on"
     elif second["fingerprint"] != evidence["fingerprint"]:
-        yield "a second run ends in other bits"
+        yield "a second run with the same seed ends with weights of other bits"
 
 
 def find_weight_problems(evidence: FirstRun) -> Iterator[str]:
@@ -272,9 +273,9 @@ def find_weight_problems(evidence: FirstRun) -> Iterator[str]:
     if not evidence["adapters"]:
         yield "no adapter was attached"
     if evidence["b_before"] != 0:
-        yield f"B was {evidence['b_before']} before the first step"
+        yield f"adapters' matrix B was {evidence['b_before']} before the first step, and not 0"
     if evidence["b_still"]:
-        yield f"B did not move in {listed(evidence['b_still'])}"
+        yield f"training did not change the matrix B of adapters: {listed(evidence['b_still'])}"
     if not evidence["base_count"]:
         yield "no base weight was looked at"
     if evidence["base_changed"]:

@@ -394,12 +394,13 @@ def find_host_disturbances(facts: Mapping[str, float]) -> Iterator[str]:
     """Yield why the speed of the host's threads says nothing about the image."""
     cores = facts["cores"]
     if cores < _LEAST_CORES:
-        yield f"{cores} cores are too few"
+        yield f"{cores} cores are too few, at least {_LEAST_CORES} are needed"
     limit = facts.get("limit", cores)
     if limit < cores:
         yield f"the container may use {limit:g} of {cores} cores"
     if facts["load"] > _LARGEST_LOAD * cores:
-        yield f"the host's load is {facts['load']:.0f}"
+        largest_load = _LARGEST_LOAD * cores
+        yield f"the host's load is {facts['load']:.0f}, at most {largest_load:.0f} is allowed"
 
 
 def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str:
@@ -408,7 +409,7 @@ def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str
     The figure is operations or bytes a second; or a ratio, or seconds, where the peak is 1. The
     bound is the least or the most that it may be, as a share of the peak:
 
-    `612 TFLOP/s, 62% of the datasheet's 989; 55% is the least`
+    `612 TFLOP/s, 62% of the datasheet's 989; at least 55% is required`
     """
     figure, peak = evidence["figure"], expect["peak"]
     least, most = expect["least"], expect["most"]
@@ -417,14 +418,16 @@ def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str
         # Memory moves less than 10 TB/s, and products are more than 10 TFLOP/s.
         unit = "TB/s" if peak < 1e13 else "TFLOP/s"
         of_peak = f"{figure / peak:.0%} of the datasheet's {peak / 1e12:.4g}"
-        return f"{figure / 1e12:.3g} {unit}, {of_peak}; {least:.0%} is the least"
+        return f"{figure / 1e12:.3g} {unit}, {of_peak}; at least {least:.0%} is required"
     if subject == "host-threads":
         threads = evidence["facts"]["threads"]
-        return f"{threads} threads are {figure:.1f} times as fast as one; {least:g} is the least"
+        times = f"{threads} threads are {figure:.1f} times as fast as one"
+        return f"{times}; at least {least:g} is required"
     if subject == "allocations":
-        return f"{figure * 1e6:.1f} us to take and give back 64 MiB; {most * 1e6:.0f} is the most"
+        microseconds = f"{figure * 1e6:.1f} us to take and give back 64 MiB"
+        return f"{microseconds}; at most {most * 1e6:.0f} is allowed"
     # `launches`
-    return f"a launch waits for {figure:.0%} of its kernel's time; {most:.0%} is the most"
+    return f"a launch waits for {figure:.0%} of its kernel's time; at most {most:.0%} is allowed"
 
 
 CLAIMS = {"speed": judge}

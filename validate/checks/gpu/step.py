@@ -64,6 +64,8 @@ LEAST_FALL = 0.1
 """How far the loss must fall from the first step to the last."""
 REFERENCE_SLACK = 0.02
 """How far the mean loss in bfloat16 may be from that in float32, on the same weights."""
+_RECORDED = "recorded runs of this image"
+"""What reasons call the runs of a baseline; in brackets follows which these are."""
 
 
 class Baseline(TypedDict):
@@ -369,7 +371,8 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     # The more a time varies, the wider is its bound, until any time would be within it.
     is_noisy = any(timed["spread"] > timing.NOISY for timed in times)
     if delays or is_noisy:
-        return unproven(f"{summary}: {joined([*delays, *disturbances])}")
+        retry = "measure it again on a GPU that nothing else uses"
+        return unproven(f"{summary}: {joined([*delays, *disturbances])}: {retry}")
 
     if "baseline" not in expect:
         return unproven(
@@ -419,14 +422,16 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
         yield f"a loss is {not_finite[0]}"
         return
     if losses[-1] >= losses[0] - LEAST_FALL:
-        yield f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}"
+        fall = f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}"
+        yield f"{fall}, it must fall by more than {LEAST_FALL:g}"
 
     # Only the eager model has a reference: losses in bfloat16, and in float32 on the same weights,
     # before and after training.
     reference = evidence.get("reference") or {"bfloat16": [], "float32": []}
     for loss, exact in zip(reference["bfloat16"], reference["float32"], strict=True):
         if not abs(loss - exact) <= REFERENCE_SLACK:
-            yield f"a loss is {loss:.4f}, and {exact:.4f} in float32"
+            off_by = f"a loss is {loss:.4f}, and {exact:.4f} in float32"
+            yield f"{off_by}, at most {REFERENCE_SLACK:g} off is allowed"
 
     largest_distance = expect["at_most"].get("loss")
     if "eager" in evidence and largest_distance:
@@ -435,12 +440,13 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
         distance = max(abs(loss - eager_loss) for loss, eager_loss in pairs)
         if not distance <= largest_distance:
             off_by = f"losses are up to {distance:.3f} from the eager model's"
-            yield f"{off_by}, {largest_distance:g} is allowed"
+            yield f"{off_by}, at most {largest_distance:g} is allowed"
 
     if "baseline" in expect:
         baseline = expect["baseline"]
         if not abs(losses[-1] - baseline["loss"]) <= LOSS_SLACK:
-            yield f"the loss was {baseline['loss']:.3f} in {baseline['of']}"
+            recorded = f"{_RECORDED} had a loss of {baseline['loss']:.3f} ({baseline['of']})"
+            yield f"{recorded}, at most {LOSS_SLACK:g} off is allowed"
 
 
 def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
@@ -458,12 +464,15 @@ def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
     if "eager" in evidence and share:
         eager_peak = evidence["eager"]["peak"]
         if not peak <= share * eager_peak:
-            yield f"its peak is {peak / eager_peak:.2f} of the eager model's, {share:g} is the most"
+            actual_share = f"its peak is {peak / eager_peak:.2f} of the eager model's"
+            yield f"{actual_share}, at most {share:g} is allowed"
 
     if "baseline" in expect:
         baseline = expect["baseline"]
         if not peak <= PEAK_SLACK * baseline["peak"]:
-            yield f"the peak was {baseline['peak'] / 1e9:.1f} GB in {baseline['of']}"
+            recorded = f"{_RECORDED} took {baseline['peak'] / 1e9:.1f} GB ({baseline['of']})"
+            most = PEAK_SLACK * baseline["peak"] / 1e9
+            yield f"{recorded}, at most {most:.1f} GB is allowed"
 
 
 def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
@@ -483,15 +492,17 @@ def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
         # `not ... <=`, because NaN must not pass.
         if not seconds <= share * timing.longest_allowed(eager, timed, margin=0.0):
             actual_share = seconds / eager["seconds"]
-            yield f"it takes {actual_share:.2f} of the eager model's time, {share:g} is the most"
+            longer = f"it takes {actual_share:.2f} of the eager model's time"
+            yield f"{longer}, at most {share:g} is allowed"
 
     # Recorded runs were on another day, and maybe on another machine with this GPU model.
     if "baseline" in expect:
         baseline = expect["baseline"]
         most = timing.longest_allowed(baseline["time"], timed, margin=timing.MARGIN)
         if not seconds <= most:
-            recorded = f"{baseline['time']['seconds'] * 1e3:.1f} ms in {baseline['of']}"
-            yield f"it took {recorded}, {most * 1e3:.1f} is the most"
+            milliseconds = baseline["time"]["seconds"] * 1e3
+            recorded = f"{_RECORDED} took {milliseconds:.1f} ms a step ({baseline['of']})"
+            yield f"{recorded}, at most {most * 1e3:.1f} ms is allowed"
 
 
 CLAIMS = {"step": judge}
