@@ -106,18 +106,7 @@ def build(
         if result.withheld:
             problems.append(_problem_without_name(result, page))
         else:
-            last_lines = [
-                f"{result.tag} is validated as far as this machine can: {page}",
-                f"{result.tag}: {_recorded_gpu_runs(result, sources)}",
-            ]
-            # The image has the matrix's name for it, which says nothing of this base.
-            other_base = result.verdict.other_base
-            if other_base:
-                last_lines.append(
-                    f"{result.tag} stands on {other_base} (--base), and not on the base "
-                    "that the matrix names"
-                )
-            common.show(last_lines)
+            common.show(_describe_named_image(result, page, sources))
     if problems:
         raise UserError(problems, code=1)
 
@@ -131,6 +120,22 @@ def _print_warnings(images: Sequence[Image], host: HostSettings) -> None:
         common.say(f"warning: {warning}")
     if any(image.warnings for image in images):
         common.say("Warnings do not stop the build; what can be done about one is said in it.")
+
+
+def _describe_named_image(result: Built, page: str, sources: Sources) -> list[str]:
+    """Return what to tell of an image that was built and has its name; `page` is its report."""
+    lines = [
+        f"{result.tag} is validated as far as this machine can: {page}",
+        f"{result.tag}: {_recorded_gpu_runs(result, sources)}",
+    ]
+    # The image has the matrix's name for it, which says nothing of this base.
+    other_base = result.verdict.other_base
+    if other_base:
+        lines.append(
+            f"{result.tag} stands on {other_base} (--base), and not on the base "
+            "that the matrix names"
+        )
+    return lines
 
 
 def _problem_without_name(result: Built, page: str) -> Problem:

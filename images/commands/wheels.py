@@ -13,10 +13,12 @@ from images.commands.options import (
     OutFolder,
     require_writable,
 )
+from images.config.schema import Matrix
 from images.context.hosting import host_settings
 from images.engine import private_engine
 from images.engine.progress import Progress
 from images.errors import command, wrong
+from images.planning.image import Image
 from images.wheels import builder, prebuilt, recipe
 
 
@@ -44,21 +46,7 @@ def wheels(
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out)
     (image,) = common.select_accepted([name], sources, exactly_one=True)
-    chosen = list(packages or [])
-    if not chosen:
-        for package, source in sources.matrix.sources.items():
-            if image.pin(source.distribution or package):
-                chosen.append(package)
-    if not chosen:
-        cause = (
-            "the image pins none of the packages that `sources` in matrix.yaml has "
-            f"({', '.join(sources.matrix.sources)})"
-        )
-        then = (
-            "name one of them, and its newest release is compiled: "
-            f"`{command('wheels', name, 'PACKAGE')}`"
-        )
-        raise wrong(name, cause, then)
+    chosen = packages or _list_pinned_sources(name, image, sources.matrix)
     recipes = [recipe.recipe_for(image, package, sources.matrix) for package in chosen]
     options = builder.WheelOptions(
         out=folder,
@@ -79,3 +67,25 @@ def wheels(
             built.append(wheel)
     for wheel in built:
         typer.echo(wheel)
+
+
+def _list_pinned_sources(name: str, image: Image, matrix: Matrix) -> list[str]:
+    """Return the packages of an image that are published as source only, so must be compiled.
+
+    `name` is what the user calls the image. Raises UserError if it pins none.
+    """
+    pinned = []
+    for package, source in matrix.sources.items():
+        if image.pin(source.distribution or package):
+            pinned.append(package)
+    if not pinned:
+        cause = (
+            "the image pins none of the packages that `sources` in matrix.yaml has "
+            f"({', '.join(matrix.sources)})"
+        )
+        then = (
+            "name one of them, and its newest release is compiled: "
+            f"`{command('wheels', name, 'PACKAGE')}`"
+        )
+        raise wrong(name, cause, then)
+    return pinned

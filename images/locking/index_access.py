@@ -223,6 +223,30 @@ def _ask_for(
     return None
 
 
+def _place_of_login(index: PrivateIndex, asked_url: str) -> str:
+    """Return where the login lies that a request was sent with; empty: there was none.
+
+    `asked_url` is the URL that was asked: one of the index, or of a server to which it points.
+    """
+    if not _same_server(asked_url, index.url):
+        return "netrc" if get_netrc_auth(asked_url) else ""
+    login = find_login(index)
+    return login.place if login else ""
+
+
+def _ways_to_log_in(index: PrivateIndex, asked_url: str) -> list[str]:
+    """Return what a user can do to give a login for this URL, as phrases."""
+    write_netrc = f"write {urlsplit(asked_url).hostname} into ~/.netrc"
+    if not _same_server(asked_url, index.url):
+        return [write_netrc]
+    user_variable, password_variable = login_variables(index.name)
+    return [
+        f"set {user_variable} and {password_variable}",
+        write_netrc,
+        "use a keyring (UV_KEYRING_PROVIDER=subprocess)",
+    ]
+
+
 def explain(
     error: requests.RequestException, package: str, index: PrivateIndex, again: str
 ) -> Problem:
@@ -238,21 +262,13 @@ def explain(
     # 0: there was no answer.
     status = error.response.status_code if error.response is not None else 0
     if status in (401, 403):
-        user_variable, password_variable = login_variables(index.name)
-        ways = [f"write {host} into ~/.netrc"]
-        if is_elsewhere:
-            place = "netrc" if get_netrc_auth(asked_url) else ""
-        else:
-            login = find_login(index)
-            place = login.place if login else ""
-            ways.insert(0, f"set {user_variable} and {password_variable}")
-            ways.append("use a keyring (UV_KEYRING_PROVIDER=subprocess)")
+        place = _place_of_login(index, asked_url)
         if place:
             cause = f"refuses the login of {place} for {package} (HTTP {status})"
             then = f"correct user and password there, or ask who runs it; then `{again}`"
         else:
             cause = f"asks for a login for {package} (HTTP {status}), and none is set"
-            then = f"{', or '.join(ways)}; then `{again}`"
+            then = f"{', or '.join(_ways_to_log_in(index, asked_url))}; then `{again}`"
     elif status == requests.codes.not_found:
         cause = f"does not have {package}"
         then = f"publish it there, or correct `indexes` in matrix.yaml; then `{again}`"

@@ -303,17 +303,7 @@ def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Packag
     # There must be a file, and each must have a hash.
     if not hashes or None in hashes:
         release = f"{name} {row.get('version', '')}".strip()
-        cause = (
-            f"the index gives no sha256 for {release}: "
-            "its files could not be checked when they are installed"
-        )
-        then = "set UV_DEFAULT_INDEX to an index that gives hashes (PyPI does), then lock again"
-        if name in target.private:
-            then = (
-                f"let the index {target.private[name]} give sha256 hashes, then "
-                f"`{command('lock', where)}`"
-            )
-        raise wrong(where, cause, then)
+        raise _without_hashes(release, target.private.get(name), where)
 
     # A build gets the wheel of a private package as a file, so the lock must say which one.
     if name in target.private:
@@ -327,6 +317,21 @@ def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Packag
         digest = best["hashes"]["sha256"]
         return Package(name=name, version=row["version"], hashes=(digest,), wheel=wheel)
     return Package(name=name, version=row["version"], hashes=tuple(sorted(hashes)))
+
+
+def _without_hashes(release: str, private_index: str | None, where: str) -> UserError:
+    """Return the error that an index gives no sha256 for the files of a release (`acme 1.4`).
+
+    `private_index` is the index that the package comes from; None: the default one.
+    """
+    cause = (
+        f"the index gives no sha256 for {release}: "
+        "its files could not be checked when they are installed"
+    )
+    then = "set UV_DEFAULT_INDEX to an index that gives hashes (PyPI does), then lock again"
+    if private_index is not None:
+        then = f"let the index {private_index} give sha256 hashes, then `{command('lock', where)}`"
+    return wrong(where, cause, then)
 
 
 def _choose_wheel(files: Sequence[Mapping[str, Any]], target: Target) -> Mapping[str, Any]:

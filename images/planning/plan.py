@@ -541,6 +541,22 @@ def _with_optional_packages(candidate: Candidate) -> Candidate:
     return candidate
 
 
+def _choose_waived(candidate: Candidate) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the packages that are left out although others require them, and replacements.
+
+    The profile and the matrix say which packages to leave out (`waived`). If the profile also pins
+    one of them, it is not left out: its pinned version replaces the one that others require. The
+    replacements are such pins, as `peft==0.18.1`.
+    """
+    replaced = sorted(candidate.profile.waived.keys() & candidate.pins)
+    replacements = [f"{package}=={candidate.pins[package]}" for package in replaced]
+    waived = {*candidate.profile.waived}
+    for package in candidate.pins:
+        waived.update(candidate.matrix.waived.get(package, ()))
+    waived.difference_update(replaced)
+    return tuple(sorted(waived)), tuple(replacements)
+
+
 def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, ...]) -> Image:
     """Return the image of a candidate that no rule refuses. `warnings` are those of the rules."""
     matrix, name = candidate.matrix, candidate.name
@@ -556,15 +572,7 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
         index = candidate.facts.torch_index.format(variant=torch_local)
     pins = _make_pins(candidate, layers, torch_local)
 
-    # If a profile both waives and pins a package, the pinned version replaces the one that other
-    # packages require.
-    replaced = sorted(candidate.profile.waived.keys() & candidate.pins)
-    replacements = [f"{package}=={candidate.pins[package]}" for package in replaced]
-    waived = {*candidate.profile.waived}
-    for package in candidate.pins:
-        waived.update(matrix.waived.get(package, ()))
-    waived.difference_update(replaced)
-
+    waived, replacements = _choose_waived(candidate)
     # Some projects publish wheels themselves, and not on an index.
     prebuilt = []
     for package, version in candidate.pins.items():
@@ -595,7 +603,7 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
         from_source=tuple(sorted(matrix.pure_python)),
         cudnn=candidate.cudnn,
         overrides=(*candidate.overrides, *replacements),
-        waived=tuple(sorted(waived)),
+        waived=waived,
         unfit=explain_unfit_companions(candidate),
         unproven=expectations.find_unproven_claims(candidate.pins),
         pruning=_pruning(candidate),

@@ -147,15 +147,11 @@ def failing_packages(image: Image, facts: Facts) -> list[KnownFailure]:
     return failures
 
 
-def find_changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
-    """Return the packages and files that a user changed in an image built FROM one of ours.
+def _read_versions(evidence: Evidence) -> tuple[Mapping[str, str], Mapping[str, str]] | None:
+    """Return package -> version twice: by the lock of our image, and as installed in the user's.
 
-    `evidence` is what was measured in the user's image: the claim pins/lock has the versions of our
-    image's packages, and its test listed those that are installed now. `steps` are the user's build
-    steps, in their order. Returns None if the installed packages were not listed.
+    None if the claim pins/lock was not measured, or its test could not list the packages.
     """
-    # The claim pins/lock, and what its probe measured. Both may be missing if only some claims were
-    # measured.
     lock_claims = [claim for claim in evidence.claims if claim.key == LOCK_CLAIM]
     if not lock_claims:
         return None
@@ -165,12 +161,24 @@ def find_changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
     if measurement is None or "error" in measurement.evidence:
         return None
 
-    # Package -> its version by the lock, and in the derived image.
-    locked: Mapping[str, str] = lock_claims[0].expect["versions"]
     installed: dict[str, str] = {}
     for name, versions in measurement.evidence["installed"].items():
         # If there are several copies of a package, Python imports the first.
         installed[name] = versions[0]
+    return lock_claims[0].expect["versions"], installed
+
+
+def find_changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
+    """Return the packages and files that a user changed in an image built FROM one of ours.
+
+    `evidence` is what was measured in the user's image: the claim pins/lock has the versions of our
+    image's packages, and its test listed those that are installed now. `steps` are the user's build
+    steps, in their order. Returns None if the installed packages were not listed.
+    """
+    versions = _read_versions(evidence)
+    if versions is None:
+        return None
+    locked, installed = versions
 
     added: dict[str, str] = {}
     for name, version in installed.items():

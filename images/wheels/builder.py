@@ -109,6 +109,31 @@ def wheel_builder(
     return find
 
 
+def _record_of(recipe: Recipe, built: Mapping[str, Any], verdict: Verdict) -> dict[str, Any]:
+    """Return what the wheel cache keeps beside a wheel, as JSON: how it was made, and its verdict.
+
+    `built` is what the compilers' record in the container says (templates/wheel/record.py).
+    """
+    judged = []
+    for judgement in verdict.claims:
+        judged.append(
+            {
+                "check": judgement.claim.check,
+                "subject": judgement.claim.subject,
+                "verdict": str(judgement.status),
+                "reason": judgement.reason,
+            }
+        )
+    return {
+        "key": recipe.key,
+        "recipe": asdict(recipe),
+        "compilers": built["compilers"],
+        "objects": built["objects"],
+        "shim": built["shim"],
+        "verdict": judged,
+    }
+
+
 def build_wheel(
     engine: Engine,
     image: Image,
@@ -163,24 +188,7 @@ def build_wheel(
     finally:
         engine.remove(tag, force=True)
 
-    judged = []
-    for judgement in verdict.claims:
-        judged.append(
-            {
-                "check": judgement.claim.check,
-                "subject": judgement.claim.subject,
-                "verdict": str(judgement.status),
-                "reason": judgement.reason,
-            }
-        )
-    record = {
-        "key": recipe.key,
-        "recipe": asdict(recipe),
-        "compilers": built["compilers"],
-        "objects": built["objects"],
-        "shim": built["shim"],
-        "verdict": judged,
-    }
+    record = _record_of(recipe, built, verdict)
     wheel = prebuilt.store_compiled(options.cache, recipe.key, built["wheel"], content, record)
     progress.finish(label, f"kept as {wheel}")
     return wheel
@@ -349,6 +357,33 @@ def libraries(content: bytes) -> tuple[str, ...]:
     return tuple(sorted(path for path in members if re.search(r"\.so(?:\.\d+)*$", path)))
 
 
+def _recipe_files(recipe: Recipe, options: WheelOptions) -> Context:
+    """Return the files that compiling needs, below `recipe/` of the build context.
+
+    They are our programs, a patch, variables, and the source archive or its hash. Raises UserError
+    if the folder of source archives (--sdists) lacks the recipe's.
+    """
+    files: Context = {}
+    for path in FOLDER.iterdir():
+        if path.suffix in (".sh", ".py"):
+            files[f"recipe/{path.name}"] = path.read_bytes()
+    # The recipe names its patch by the hash.
+    if recipe.patch:
+        patches = {sha256_of_file(path): path for path in (FOLDER / "patches").glob("*.patch")}
+        files["recipe/source.patch"] = patches[recipe.patch].read_bytes()
+    exports = []
+    for name, value in sorted(_compile_variables(recipe).items()):
+        exports.append(f"export {name}={shlex.quote(value)}\n")
+    files["recipe/env"] = "".join(exports).encode()
+    requirement = f"{recipe.distribution}=={recipe.version} \\\n    --hash=sha256:{recipe.sdist}\n"
+    files["recipe/source.txt"] = requirement.encode()
+    # Without a folder of source archives, the build step downloads the archive.
+    if options.sdists is not None:
+        archive = _source_archive(recipe, options.sdists)
+        files[f"recipe/{archive.name}"] = archive
+    return files
+
+
 def builder_context(
     image: Image,
     recipe: Recipe,
@@ -378,24 +413,7 @@ def builder_context(
         files["locks/debian.txt"] = base.packages
     files |= host
 
-    # The files that compiling needs: our programs, the patch, which the recipe names by its hash,
-    # the variables, and the source archive with its hash.
-    for path in FOLDER.iterdir():
-        if path.suffix in (".sh", ".py"):
-            files[f"recipe/{path.name}"] = path.read_bytes()
-    if recipe.patch:
-        patches = {sha256_of_file(path): path for path in (FOLDER / "patches").glob("*.patch")}
-        files["recipe/source.patch"] = patches[recipe.patch].read_bytes()
-    exports = []
-    for name, value in sorted(_compile_variables(recipe).items()):
-        exports.append(f"export {name}={shlex.quote(value)}\n")
-    files["recipe/env"] = "".join(exports).encode()
-    requirement = f"{recipe.distribution}=={recipe.version} \\\n    --hash=sha256:{recipe.sdist}\n"
-    files["recipe/source.txt"] = requirement.encode()
-    # Without a folder of source archives, the build step downloads the archive.
-    if options.sdists is not None:
-        archive = _source_archive(recipe, options.sdists)
-        files[f"recipe/{archive.name}"] = archive
+    files |= _recipe_files(recipe, options)
 
     files["Dockerfile"] = _dockerfile(image, recipe, base, files, jobs).encode()
     return dict(sorted(files.items()))

@@ -130,14 +130,6 @@ def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
             owners = sorted(hash_by_owner)
             in_conflict.append({"path": path, "owners": owners, "holds": holds})
 
-    without_record: list[WithoutRecord] = []
-    for distribution in distributions:
-        location = distribution.location
-        # Files of a source tree were not installed, so nobody recorded them.
-        lacks_record = distribution.entries is None and not is_source_tree(location)
-        if lacks_record and distribution.readable:
-            without_record.append({"name": distribution.name, "location": location})
-
     unowned = sorted(find_unowned(distributions))
     return {
         "distributions": len(distributions),
@@ -146,8 +138,18 @@ def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
         "in_conflict": in_conflict[:_MOST_LISTED],
         "unowned": unowned[:_MOST_LISTED],
         "unowned_count": len(unowned),
-        "without_record": without_record,
+        "without_record": list(find_without_record(distributions)),
     }
+
+
+def find_without_record(distributions: Sequence[Distribution]) -> Iterator[WithoutRecord]:
+    """Yield the installed packages that have no RECORD, although they should have one."""
+    for distribution in distributions:
+        location = distribution.location
+        # Files of a source tree were not installed, so nobody recorded them.
+        lacks_record = distribution.entries is None and not is_source_tree(location)
+        if lacks_record and distribution.readable:
+            yield {"name": distribution.name, "location": location}
 
 
 def is_source_tree(folder: str) -> bool:

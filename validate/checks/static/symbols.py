@@ -197,10 +197,6 @@ def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterato
         for name in binary.elf.needed:
             if name in process.loaded:
                 file_of[name] = process.loaded[name]
-        allowed: list[str] = []
-        for exception in expect["exceptions"]:
-            if is_about(exception, binary.path):
-                allowed += exception["symbols"]
         yield SymbolTask(
             path=binary.path,
             owners=binary.owners,
@@ -209,8 +205,17 @@ def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterato
             file_of=file_of,
             needs_driver=bool(missing),
             any_python=expect.get("any_python", False),
-            allowed=tuple(allowed),
+            allowed=list_allowed_symbols(binary.path, expect["exceptions"]),
         )
+
+
+def list_allowed_symbols(path: str, exceptions: Sequence[SymbolException]) -> tuple[str, ...]:
+    """Return patterns of the symbols that a file may lack, by the exceptions that are about it."""
+    allowed: list[str] = []
+    for exception in exceptions:
+        if is_about(exception, path):
+            allowed += exception["symbols"]
+    return tuple(allowed)
 
 
 def scope_of(process: Process, name: str, binaries: Sequence[Binary]) -> list[str]:
