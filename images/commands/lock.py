@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -45,19 +46,13 @@ def lock(
     )
     # Without selectors, an index that does not answer stops only the locks that need it.
     if selectors and unreachable:
-        failures: list[Problem] = []
-        for index_failures in unreachable.values():
-            failures += index_failures
-        raise UserError(failures, code=1)
+        raise UserError([*chain.from_iterable(unreachable.values())], code=1)
 
     again = f"`{command('lock', *(selectors or ()))}`"
     changed = lock_file.differing(files, folder)
-    if check and changed:
-        cause = "is not what locking writes today"
-        then = f"{again}, without --check, writes it"
-        problems = [Problem(where=f"locks/{path}", cause=cause, then=then) for path in changed]
-        raise UserError(problems, code=1)
-    if not check:
+    if check:
+        _require_unchanged(changed, again)
+    else:
         lock_file.write(files, folder)
 
     lock_names = {path.partition("/")[0] for path in files}
@@ -80,6 +75,18 @@ def lock(
         common.tell(f"next: `{command('build', name)}`")
     if unreachable:
         raise _unreachable_error(unreachable)
+
+
+def _require_unchanged(changed: Sequence[str], again: str) -> None:
+    """Raise UserError if locking would change files, which `changed` names.
+
+    `again` is the command that locks, for the next step.
+    """
+    if changed:
+        cause = "is not what locking writes today"
+        then = f"{again}, without --check, writes it"
+        problems = [Problem(where=f"locks/{path}", cause=cause, then=then) for path in changed]
+        raise UserError(problems, code=1)
 
 
 def _unreachable_error(unreachable: Mapping[str, Sequence[Problem]]) -> UserError:

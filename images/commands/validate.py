@@ -21,7 +21,7 @@ from images.commands.options import (
 )
 from images.context import labels as image_labels
 from images.engine import private_engine
-from images.errors import command, failed, wrong
+from images.errors import UserError, command, failed, wrong
 from images.hardware.inventory import GpuMode
 from images.validation.rows import read_evidence
 from validate import report
@@ -144,12 +144,7 @@ def validate(
         typer.echo(f"{reference} stands on {named_image.name}: {text}", err=as_json)
     _show(measured.verdict, reference=reference, everything=everything, as_json=as_json)
     if withheld:
-        cause = f"{withheld}: it does not get the name {named_image.local_name}"
-        then = (
-            f"read the reasons in {folder}/report.md; when the cause is mended, build it again and "
-            "give the command again (without --tag, an image is judged and not named)"
-        )
-        raise failed(reference, cause, then)
+        raise _withheld_error(reference, named_image.local_name, withheld, folder)
     failures = measured.verdict.claims_with(Status.FAIL)
     raise typer.Exit(1 if any(failure.claim.required for failure in failures) else 0)
 
@@ -158,6 +153,16 @@ def _remove_earlier_run(folder: Path) -> None:
     """Remove evidence, verdict and reports of an earlier run: they are about other evidence."""
     for file in run_files.VALIDATION_FILES:
         (folder / file).unlink(missing_ok=True)
+
+
+def _withheld_error(reference: str, name: str, reason: str, folder: Path) -> UserError:
+    """Return the error that an image does not get its name (--tag); `folder` has its report."""
+    cause = f"{reason}: it does not get the name {name}"
+    then = (
+        f"read the reasons in {folder}/report.md; when the cause is mended, build it again and "
+        "give the command again (without --tag, an image is judged and not named)"
+    )
+    return failed(reference, cause, then)
 
 
 def _why_withheld(measured: validating.Validated) -> str:

@@ -424,6 +424,22 @@ def _explain_missing_wheel(torch: str, toolkit: Minor, facts: Facts) -> str:
     )
 
 
+def _find_optional_without_arm(
+    packages: Iterable[str], matrix: Matrix, facts: Facts
+) -> dict[str, str]:
+    """Return the optional ones among packages that have no wheel for Arm processors, and why.
+
+    An image for Arm goes without them. The plan warns of that (`warn_about_missing_wheels`), and
+    does not refuse the image.
+    """
+    names = set(packages)
+    reasons = {}
+    for package in matrix.optional:
+        if package in names and package in facts.arm64.lacking:
+            reasons[package] = f"no wheel for aarch64 ({facts.arm64.lacking[package]})"
+    return reasons
+
+
 def _make_candidate(
     name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts, pins: Mapping[str, str]
 ) -> Candidate:
@@ -440,14 +456,10 @@ def _make_candidate(
         if package not in row.without:
             versions[package] = version
 
-    # `declined` only gives a warning in the plan (`warn_about_missing_wheels`): the image is not
-    # refused because of an optional package.
     declined = {}
     if name.platform is Platform.ARM64:
-        for package in matrix.optional:
-            if package in versions and package in facts.arm64.lacking:
-                reason = f"no wheel for aarch64 ({facts.arm64.lacking[package]})"
-                declined[f"{package} {versions.pop(package)}"] = (reason,)
+        for package, reason in _find_optional_without_arm(versions, matrix, facts).items():
+            declined[f"{package} {versions.pop(package)}"] = (reason,)
 
     torch_facts = facts.torch[versions["torch"]]
     # It is never None here, because `_reasons_without_candidate` has refused such images.

@@ -68,13 +68,9 @@ def obtain(
         # The lock names a file only for packages of private indexes.
         if not package.wheel:
             continue
-        places = [_place(package, cache)]
-        if wheelhouse:
-            places.insert(0, wheelhouse / package.wheel)
-        # The files with the hash of the lock.
-        whole = [place for place in places if _has_hash(place, package)]
-        if whole:
-            wheels[package.wheel] = whole[0]
+        file = _find_file(package, cache, wheelhouse)
+        if file:
+            wheels[package.wheel] = file
         else:
             to_fetch.append(package)
     if not to_fetch:
@@ -93,6 +89,17 @@ def obtain(
         _fetch(package, urls[package.hashes[0]], index, place, command("build", str(image.name)))
         wheels[package.wheel] = place
     return wheels
+
+
+def _find_file(package: Package, cache: Path, wheelhouse: Path | None) -> Path | None:
+    """Return the file of a private wheel with the hash of the lock, if it is on this machine."""
+    places = [_place(package, cache)]
+    if wheelhouse and package.wheel:
+        places.insert(0, wheelhouse / package.wheel)
+    for place in places:
+        if _has_hash(place, package):
+            return place
+    return None
 
 
 def _has_hash(file: Path, package: Package) -> bool:

@@ -77,27 +77,35 @@ def _check_companion(
             f"{way_out}"
         )
 
-    if isinstance(release, XformersFacts) and not _runs_beside(release, wheel_cuda):
-        own_cuda = Minor.parse(release.cuda)
-        yield refuse(
-            f"{name} is built for CUDA {own_cuda} and needs libcudart.so.{own_cuda.major}, but "
-            f"torch's wheel brings CUDA {wheel_cuda}, so its kernels would not load: {way_out}"
-        )
-    elif isinstance(release, TorchaoFacts) and not _runs_beside(release, wheel_cuda):
-        yield refuse(
-            f"{name} needs libcudart.so.{release.cuda_major}, but torch's wheel brings CUDA "
-            f"{wheel_cuda}, so its kernels would not load: {way_out}"
-        )
-    elif isinstance(release, BitsandbytesFacts) and release.library_for(wheel_cuda) is None:
-        file = f"libbitsandbytes_cuda{wheel_cuda.digits}.so"
-        yield refuse(
-            f"{name} has no library for CUDA {wheel_cuda} ({file}; lookup: {release.lookup}): "
-            f"{way_out}"
-        )
+    wrong_cuda = _explain_wrong_cuda(name, release, wheel_cuda)
+    if wrong_cuda:
+        yield refuse(f"{wrong_cuda}: {way_out}")
 
     # facts.yaml says nothing of the Python that torchao needs.
     if not isinstance(release, TorchaoFacts) and not within(f"{python}.0", release.python):
         yield refuse(f"{name} needs Python {release.python}, but the base has {python}: {way_out}")
+
+
+def _explain_wrong_cuda(name: str, release: Companion, wheel_cuda: Minor) -> str:
+    """Return why a release can't use the CUDA that torch's wheel brings; empty if it can.
+
+    `name` is package and version, for the sentence.
+    """
+    if isinstance(release, XformersFacts) and not _runs_beside(release, wheel_cuda):
+        own_cuda = Minor.parse(release.cuda)
+        return (
+            f"{name} is built for CUDA {own_cuda} and needs libcudart.so.{own_cuda.major}, but "
+            f"torch's wheel brings CUDA {wheel_cuda}, so its kernels would not load"
+        )
+    if isinstance(release, TorchaoFacts) and not _runs_beside(release, wheel_cuda):
+        return (
+            f"{name} needs libcudart.so.{release.cuda_major}, but torch's wheel brings CUDA "
+            f"{wheel_cuda}, so its kernels would not load"
+        )
+    if isinstance(release, BitsandbytesFacts) and release.library_for(wheel_cuda) is None:
+        file = f"libbitsandbytes_cuda{wheel_cuda.digits}.so"
+        return f"{name} has no library for CUDA {wheel_cuda} ({file}; lookup: {release.lookup})"
+    return ""
 
 
 def _fits(candidate: Candidate, release: Companion) -> bool:

@@ -238,7 +238,8 @@ def find_harmful_settings(expect: SettingsExpect, evidence: ImageEvidence) -> It
                 f"{folder} is a volume: a container keeps its own copy of what our image has there"
             )
 
-    # Older claims do not say which variables our build sets.
+    # Older claims do not say which variables our build sets (`variables`). The image's variables
+    # that NVIDIA's container runtime reads are in `driver`.
     if "variables" not in expect:
         return
     for name in evidence["driver"]:
