@@ -4,7 +4,7 @@ The image as it is locked is the control, the one with the newest versions the c
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +36,7 @@ from images.nightly import run as one_image
 from images.nightly.run import ImageResult
 from images.nightly.sets import NightlyOptions
 from images.planning import plan
+from images.planning.plan import Planned
 from images.wheels import prebuilt
 
 
@@ -65,13 +66,7 @@ def nightly(
     """
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out / "nightly")
-    selected = list(selectors or sources.matrix.nightly.track)
-    if not selected:
-        then = "name images in the command, or list some under `nightly: track` in matrix.yaml"
-        raise wrong("nightly", "no image is named, and matrix.yaml tracks none", then)
-    accepted = {str(image.name) for image in common.select_accepted(selected, sources)}
-    tracked = [planned for planned in plan.select(selected, sources) if planned.name in accepted]
-
+    tracked = _select_tracked(selectors or [], sources)
     now = datetime.now(UTC).replace(microsecond=0)
     image_results: list[ImageResult] = []
     problems: list[Problem] = []
@@ -117,6 +112,19 @@ def nightly(
     if problems:
         raise UserError(problems, code=1)
     raise typer.Exit(1 if any(result.broken for result in image_results) else 0)
+
+
+def _select_tracked(selectors: Sequence[str], sources: Sources) -> list[Planned]:
+    """Return the images that selectors mean; without selectors, those that the matrix tracks.
+
+    Refused ones are left out. Raises UserError if no image is named, or a refused one by its name.
+    """
+    selected = list(selectors or sources.matrix.nightly.track)
+    if not selected:
+        then = "name images in the command, or list some under `nightly: track` in matrix.yaml"
+        raise wrong("nightly", "no image is named, and matrix.yaml tracks none", then)
+    accepted = {str(image.name) for image in common.select_accepted(selected, sources)}
+    return [planned for planned in plan.select(selected, sources) if planned.name in accepted]
 
 
 def _write_files(result: ImageResult, sources: Sources, folder: Path) -> dict[str, Any]:

@@ -99,10 +99,12 @@ def find_login(index: PrivateIndex) -> Login | None:
     if password:
         return Login(user, password, password_variable)
 
-    # A user and a password; None: netrc has none for this host.
+    # netrc may have a login for this host. It must be of the user, if a variable names one.
     of_netrc = get_netrc_auth(index.url)
-    if of_netrc and (not user or user == of_netrc[0]):
-        return Login(*of_netrc, place="netrc")
+    if of_netrc:
+        netrc_user, netrc_password = of_netrc
+        if user in ("", netrc_user):
+            return Login(netrc_user, netrc_password, place="netrc")
     if os.environ.get("UV_KEYRING_PROVIDER") == "subprocess":
         with _ONE_QUESTION:
             return ask_keyring(index, user)

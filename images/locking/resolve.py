@@ -182,15 +182,7 @@ def resolve(
     if not has_sources and image.name.profile is None:
         inputs = inputs.without_sources()
 
-    # CUDA's toolkit, the installer (`tools`) and build tools are locked by themselves, without what
-    # they require. The installer is locked for the platform of every machine that may build the
-    # image.
-    for name, exact in inputs.alone.items():
-        platforms: tuple[str, ...] = (inputs.platform,)
-        if name == "tools" and inputs.builders:
-            platforms = inputs.builders
-        layers[name] = _resolve_without_dependencies(exact, inputs, platforms, run, where)
-
+    layers |= _resolve_layers_alone(inputs, run, where)
     files = {}
     for layer, packages_of_layer in layers.items():
         content = lock_file.print_requirements(packages_of_layer, inputs.platform)
@@ -297,6 +289,23 @@ def _split_into_layers(
     for name in sorted(needed):
         layers[layer_of[name]].append(needed[name])
     return {layer: tuple(packages) for layer, packages in layers.items()}
+
+
+def _resolve_layers_alone(
+    inputs: LockInputs, run: Runner, where: str
+) -> dict[str, tuple[Package, ...]]:
+    """Return the packages of CUDA's toolkit, of the installer (`tools`) and of the build tools.
+
+    They are locked by themselves, without what they require. The result is layer -> packages.
+    """
+    layers = {}
+    for name, exact in inputs.alone.items():
+        platforms: tuple[str, ...] = (inputs.platform,)
+        # The installer is locked for the platform of every machine that may build the image.
+        if name == "tools" and inputs.builders:
+            platforms = inputs.builders
+        layers[name] = _resolve_without_dependencies(exact, inputs, platforms, run, where)
+    return layers
 
 
 def _find_wrong_builds(image: Image, packages: Sequence[Package]) -> Iterator[Problem]:

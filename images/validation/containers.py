@@ -138,18 +138,17 @@ def plan_containers(
     # Only these containers get GPUs. With a GPU come the driver's libraries and LD_LIBRARY_PATH,
     # which the tests in other containers would take for a part of the image.
     if gpus.attached:
-        one_gpu = claims.in_tiers([Tier.GPU])
+        with_gpus = ContainerPlan(
+            name="gpu",
+            claims=claims.in_tiers([Tier.GPU]),
+            writable=writable,
+            mounts=mounts,
+            gpus=gpus,
+        )
         several_gpus = claims.in_tiers([Tier.MULTIGPU])
         plans += [
-            ContainerPlan(name="gpu", claims=one_gpu, writable=writable, mounts=mounts, gpus=gpus),
-            ContainerPlan(
-                name="multigpu",
-                claims=several_gpus,
-                writable=writable,
-                mounts=mounts,
-                gpus=gpus,
-                has_ranks=True,
-            ),
+            with_gpus,
+            replace(with_gpus, name="multigpu", claims=several_gpus, has_ranks=True),
         ]
     return [plan for plan in plans if plan.claims.claims]
 

@@ -317,8 +317,9 @@ def _write_five_digits(value: object) -> str:
 def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[str]:
     """Yield a sentence for each sign that it was not the claimed kernel that ran.
 
-    Signs are names of CUDA kernels that the profiler saw, and that it should have seen and did not.
-    `expect` has a regular expression for each. Call this only if the profiler lost nothing.
+    There are two signs: the profiler saw the name of another CUDA kernel, or it did not see a name
+    that it should have seen. `expect` has regular expressions of these names. Call this only if the
+    profiler lost nothing.
     """
     profile = evidence["kernels"]
     patterns = expect["expected_kernels"]

@@ -140,13 +140,12 @@ def claims_about_compiled_extensions(context: ClaimContext) -> Iterator[Claim]:
     """
     image = context.image
     for pin in image.pins:
-        # Patterns of files: `gpu` of the extensions that must hold GPU code, `also` of those that
-        # may.
+        # Patterns of the extensions' files: `gpu` of those that must hold GPU code, `also` of those
+        # that may.
         libraries = expectations.EXTENSIONS.get(pin.name)
-        # Either none are compiled for this pin, or nothing is known of their files.
         if not pin.extensions or not libraries:
             continue
-        # The oldest GPU that they are compiled for. Without it they have no GPU code.
+        # `minimum_arch` is the oldest GPU that they are compiled for, if they have GPU code.
         if not pin.minimum_arch:
             continue
         reason_lacking = context.reason_without_extensions(pin)
