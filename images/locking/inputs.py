@@ -111,6 +111,22 @@ class LockInputs(Target):
         return tuple(shared)
 
 
+def _list_needs(image: Image) -> dict[str, tuple[str, ...]]:
+    """Return layer -> what its compiled packages require, for layers that have such packages.
+
+    No index has these packages, so uv can't read their requirements.
+    """
+    needs = {}
+    for layer in image.layers:
+        requirements: set[str] = set()
+        for pin in image.pins:
+            if pin.layer == layer:
+                requirements.update(pin.needs)
+        if requirements:
+            needs[layer] = tuple(sorted(requirements))
+    return needs
+
+
 def lock_inputs(image: Image) -> LockInputs:
     """Return everything that decides which packages, versions and hashes an image's lock has.
 
@@ -120,15 +136,9 @@ def lock_inputs(image: Image) -> LockInputs:
     """
     # Layer of the image -> the exact requirements that uv resolves for it.
     layers: dict[str, list[str]] = {layer: [] for layer in image.layers}
-    # Layer -> what its compiled packages require. No index has these packages, so uv can't read
-    # their requirements.
-    needs: dict[str, set[str]] = {}
     for pin in image.pins:
         if pin.locked:  # an index has it
             layers[pin.layer].append(pin.requirement)
-        if pin.needs:
-            needs.setdefault(pin.layer, set()).update(pin.needs)
-    sorted_needs = {layer: tuple(sorted(needs[layer])) for layer in layers if layer in needs}
 
     # Packages that are installed without what they require.
     alone = {"toolkit": tuple(pin.requirement for pin in image.toolkit), "tools": TOOLS}
@@ -152,7 +162,7 @@ def lock_inputs(image: Image) -> LockInputs:
         platform=f"{image.name.platform.machine}-manylinux_{glibc.major}_{glibc.minor}",
         index=image.index,
         layers={layer: tuple(requirements) for layer, requirements in layers.items()},
-        needs=sorted_needs,
+        needs=_list_needs(image),
         alone=alone,
         from_source=image.from_source,
         excluded=image.waived,

@@ -397,6 +397,7 @@ def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidenc
     if mismatches:
         return failed(describe_mismatches(mismatches, len(projections)))
 
+    # Over all layers: how many weights there are, their bytes with the scales, and the mean error.
     values = 0
     stored_bytes = 0
     total_error = 0.0
@@ -404,8 +405,8 @@ def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidenc
         values += projection["values"]
         stored_bytes += projection["bytes"] + projection["scale_bytes"]
         total_error += projection["mean_error"] * projection["values"]
-
     mean_error = total_error / values
+
     expected_error = describe_expected_error(expect, values)
     if abs(mean_error - expect["mean_error"]) > largest_distance(expect, values):
         return failed(

@@ -101,16 +101,15 @@ def run_assembler(program: str, expected_archs: list[int]) -> Assembler:
         done = subprocess.run(
             [program, "--help"], capture_output=True, text=True, timeout=_SECONDS, errors="replace"
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {"asked": expected_archs, "archs": [], "error": str(error)}
+    except (OSError, subprocess.TimeoutExpired) as exception:
+        return {"asked": expected_archs, "archs": [], "error": str(exception)}
     archs = sorted({int(number) for number in _TARGET.findall(done.stdout)})
+    error = ""
     if not archs:
-        reason = telling_line(done.stderr or done.stdout) or "it lists no GPU"
-        return {"asked": expected_archs, "archs": [], "error": reason}
-    if done.returncode != 0:
-        reason = f"`ptxas --help` ended with status {done.returncode}"
-        return {"asked": expected_archs, "archs": archs, "error": reason}
-    return {"asked": expected_archs, "archs": archs, "error": ""}
+        error = telling_line(done.stderr or done.stdout) or "it lists no GPU"
+    elif done.returncode != 0:
+        error = f"`ptxas --help` ended with status {done.returncode}"
+    return {"asked": expected_archs, "archs": archs, "error": error}
 
 
 def judge(_subject: str, expect: AssemblersExpect, evidence: AssemblersEvidence) -> Finding:

@@ -427,8 +427,10 @@ def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
     for unneeded in kernel_states.find_surplus(data, task.targets, excuses):
         code = sort_remaining_code(data, unneeded)
         surplus += code.surplus
+        # Entries that are marked as taken out, although their code is still there.
         marked += unneeded.region.hidden
         archs |= {name_arch(entry) for entry in code.needed | code.surplus}
+        # The pruner left this region as it was.
         if code.kept:
             whole_regions += 1
 
@@ -513,7 +515,7 @@ def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
 def judge(subject: str, expect: CodeExpect | PrunedExpect, evidence: CodeEvidence) -> Finding:
     """Pass if libraries hold compiled code for each GPU architecture that the claim names.
 
-    A claim of the kind `pruned` is the opposite: it passes if there is no code for other GPUs.
+    A claim of the kind `pruned` says something else: that there is no code for any other GPU.
 
     UNPROVEN if nothing is wrong as far as files could be read, but the machine that measured could
     not decompress some of them.
