@@ -229,8 +229,8 @@ def settings_of(
 def _find_index(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return the variables of pip and uv for the package index: its address, hosts, time limits.
 
-    The first value is variable -> value. The second one has a warning for each variable that a
-    build can't use.
+    `env` are all variables of this machine's environment. Returns those for the index, by name, and
+    a warning for each variable that a build can't use.
     """
     warnings = []
     for name in _FURTHER_INDEXES:

@@ -235,7 +235,11 @@ def split_bottom_lock(files: Context, bottom: str) -> Context:
 
 
 def libraries_stage(index: str, *, pruned: bool = False) -> Stage:
-    """Return the stage of NVIDIA's libraries, whose lock `split_bottom_lock` made."""
+    """Return the stage of the Dockerfile that installs NVIDIA's libraries, by a lock of their own.
+
+    `split_bottom_lock` made this lock. `index` are the installer's arguments that name the index.
+    `pruned`: the stage also takes out code for GPUs that the image is not for.
+    """
     return Stage(
         name=LIBRARIES,
         below="system",

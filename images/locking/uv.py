@@ -443,9 +443,9 @@ def _explain_source_only(release: str, target: Target, where: str) -> UserError:
 
 
 def _explain_unreachable(url: str, reason: str, target: Target, where: str) -> UserError:
-    """Return the error for an index that does not answer. `url` is what uv wanted to fetch.
+    """Return the error for an index that does not answer; IndexUnreachable if no other will do.
 
-    It is IndexUnreachable if no other index has the packages.
+    `url` is what uv wanted to fetch, `reason` why it failed. `where` is the image's name.
     """
     host = urlsplit(url).hostname
     cause = f"the package index {host} can't be reached: {reason}"

@@ -191,6 +191,7 @@ def _do_work_and_exit(work: Work, *, own_session: bool) -> NoReturn:
     """Do the work in this process, which is a fork, and end the process.
 
     Its stdout and stderr go to the log of the work. Its exit status is 0, or 1 if the work raised.
+    With `own_session`, it becomes the leader of a session, so that all that it starts can be ended.
     """
     exit_code = 1
     try:

@@ -9,7 +9,11 @@ from validate.kernels._flash4 import of_flash_attn_4
 
 
 def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, causal: bool) -> Any:
-    """Return attention over packed sequences. Arguments as in `packed_case`."""
+    """Return attention of sequences that are packed one after another, by flash-attn-4.
+
+    Query, key and value are (tokens, heads, dim). `starts` says where each sequence begins, and
+    where the last one ends; `longest` is the length of the longest.
+    """
     flash = importlib.import_module("flash_attn.cute").flash_attn_varlen_func
     lengths = {
         "cu_seqlens_q": starts,

@@ -221,7 +221,8 @@ def compare_logits(llama: SavedLlama, dtype: str, *, is_training: bool) -> Compa
     """Load the model in 4-bit, computing in this dtype, and compare its logits with plain torch's.
 
     Plain torch computes with the decoded 4-bit weights. So the error is only that of the model's
-    arithmetic, without that of quantising.
+    arithmetic, without that of quantising. `is_training` is the mode of the model: bitsandbytes may
+    compute in another way in each.
     """
     model = llama.load_in_4bit(dtype).train(is_training)
     # Decode the weights before the forward pass, which may pack them in another way.

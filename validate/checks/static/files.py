@@ -213,8 +213,9 @@ def find_unowned(distributions: Sequence[Distribution]) -> Iterator[str]:
 def find_empty_packages(location: str) -> Iterator[str]:
     """Yield the folders with an importable name that hold no file, or nothing but bytecode.
 
-    An uninstallation may leave such a folder. Python imports it as a namespace package (PEP 420),
-    so code that asks whether apex is installed, for example, takes it for the package.
+    `location` is the folder of packages (site-packages) that they lie in. An uninstallation may
+    leave such a folder. Python imports it as a namespace package (PEP 420), so code that asks
+    whether apex is installed, for example, takes it for the package.
     """
     for entry in os.scandir(location):
         if not entry.name.isidentifier() or not entry.is_dir(follow_symlinks=False):

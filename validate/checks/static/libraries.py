@@ -269,7 +269,8 @@ def resolve_all(
     result names the distributions that have it (`offered`).
 
     `interpreter_only` and `with_torch` are processes without and with torch. Libraries are loaded
-    after torch; programs start in a process of their own.
+    after torch; programs start in a process of their own. `cuda_stems` are the names of CUDA's
+    libraries up to `.so`.
     """
     holders = index_by_owner(libraries)
     owners_by_name = list_owners_by_name(libraries)
