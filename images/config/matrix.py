@@ -123,7 +123,7 @@ class Fault(NamedTuple):
 
 
 def find_inconsistencies(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
-    """Yield problems of matrix.yaml that types can't find: names that stand twice or mean nothing.
+    """Yield problems of matrix.yaml that types can't find, such as names that mean nothing.
 
     `file` is the file of the matrix, which has the line numbers.
     """
@@ -172,7 +172,7 @@ def _check_duplicates(matrix: Matrix, file: YamlFile) -> Iterator[Fault]:
 
 
 def _check_base(matrix: Matrix) -> Iterator[Fault]:
-    """Yield a default base that is no row of `bases`."""
+    """Yield a fault if the default base is no row of `bases`."""
     base = matrix.defaults.base
     if base not in matrix.bases:
         cause = f"there is no base {base!r} (there are {', '.join(matrix.bases)})"
@@ -180,9 +180,10 @@ def _check_base(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_indexes(matrix: Matrix) -> Iterator[Fault]:
-    """Yield packages of private indexes that stand twice, or that another key takes elsewhere.
+    """Yield a fault for each package of private indexes that is listed twice, or taken elsewhere.
 
-    Names that are not spelled canonically (PEP 503) are faults, too.
+    It is taken elsewhere if another key of the matrix says where it comes from. Names that are not
+    spelled canonically (PEP 503) are faults, too.
     """
     # Package -> the key of the matrix by which it would come from elsewhere.
     keys_elsewhere = _keys_elsewhere(matrix)
@@ -229,9 +230,10 @@ def _keys_elsewhere(matrix: Matrix) -> dict[str, str]:
 
 
 def _check_layered_names(matrix: Matrix) -> Iterator[Fault]:
-    """Yield distributions under `common`, `stacks`, `optional` and `waived` that no layer installs.
+    """Yield a fault for each package of the matrix that no layer of an image installs.
 
-    Pins with a name that is not canonical are faults, too.
+    Looked at are the packages under `common`, `stacks`, `optional` and `waived`. Pins with a name
+    that is not canonical are faults, too.
     """
     layered = matrix.layered_packages()
     for name in matrix.common:
@@ -253,7 +255,7 @@ def _check_layered_names(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_torch_of_stacks(matrix: Matrix) -> Iterator[Fault]:
-    """Yield stacks that pin no torch, or a torch of another minor than their own."""
+    """Yield a fault for each stack that pins no torch, or one of another minor than its own."""
     for torch, pins in matrix.stacks.items():
         if "torch" not in pins:
             yield Fault(("stacks", torch), "has no torch", "pin torch in it")
@@ -264,7 +266,7 @@ def _check_torch_of_stacks(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_pin(path: yamlfile.Path, name: str, layered: set[str]) -> Iterator[Fault]:
-    """Yield a pin whose name is not the canonical one (PEP 503), or that no layer installs."""
+    """Yield a fault if a pin's name is not canonical (PEP 503), or if no layer installs it."""
     canonical = canonicalize_name(name)
     if canonical != name:
         yield Fault(path, f"write {name!r} as {canonical!r}")
@@ -293,7 +295,7 @@ def _check_without(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_aliases(matrix: Matrix) -> Iterator[Fault]:
-    """Yield aliases that are an image's own name, or that name no image of the matrix."""
+    """Yield a fault for each alias that is the name of an image, or that names none."""
     image_names = _image_names(matrix)
     for alias, name in matrix.aliases.items():
         if alias in image_names:
@@ -307,7 +309,7 @@ def _check_aliases(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_tracked(matrix: Matrix) -> Iterator[Fault]:
-    """Yield names and globs under `nightly.track` that match no image of the matrix.
+    """Yield a fault for each name or glob under `nightly.track` that matches no image.
 
     A typo there would silently leave an image out of nightly runs. Conditions such as `torch>=2.8`
     may match none.
@@ -331,7 +333,7 @@ def _image_names(matrix: Matrix) -> list[str]:
 
 
 def _check_nightly_ranges(matrix: Matrix) -> Iterator[Fault]:
-    """Yield distributions under `ranges` and `stacks` of `nightly` that nothing pins.
+    """Yield a fault for each package under `ranges` and `stacks` of `nightly` that nothing pins.
 
     They limit the versions that a nightly build may take. With a typo there, it would take any.
     """
@@ -355,7 +357,7 @@ def _check_nightly_ranges(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_nightly_names(matrix: Matrix) -> Iterator[Fault]:
-    """Yield torch minors under `nightly` that have no stack, and layers that the matrix lacks.
+    """Yield a fault for each torch minor under `nightly` without a stack, and each unknown layer.
 
     A stack is the set of pins for one torch minor. `held` lists the layers that nightly builds take
     as they are locked.
@@ -372,7 +374,7 @@ def _check_nightly_names(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_profiles(matrix: Matrix) -> Iterator[Fault]:
-    """Yield faults of profiles: the names in them, and what they extend, pin and waive.
+    """Yield the faults of all profiles: in their names, and in what they extend, pin and waive.
 
     A profile is a set of packages for a framework. What it waives, a package requires and the image
     lacks, or has in another version.
@@ -399,7 +401,7 @@ def _check_profiles(matrix: Matrix) -> Iterator[Fault]:
 def _check_stack_of_profile(
     place: yamlfile.Path, profile: Profile, torch: str, matrix: Matrix
 ) -> Iterator[Fault]:
-    """Yield faults of what a profile in matrix.yaml says for one minor release of torch.
+    """Yield the faults in what a profile of matrix.yaml says for one minor release of torch.
 
     `stacks` must have versions for that release, and the profile must not name another torch than
     they do. A profile that it extends must have something for the release, too. `place` is the path
@@ -422,7 +424,7 @@ def _check_stack_of_profile(
 
 
 def _check_names_of_profile(place: yamlfile.Path, profile: Profile) -> Iterator[Fault]:
-    """Yield distributions of a profile that are not spelled canonically (PEP 503).
+    """Yield a fault for each package of a profile whose name is not canonical (PEP 503).
 
     `place` is the path of the profile in the file.
     """
@@ -442,9 +444,10 @@ def _check_names_of_profile(place: yamlfile.Path, profile: Profile) -> Iterator[
 
 
 def _check_extensions(matrix: Matrix) -> Iterator[Fault]:
-    """Yield extensions of profiles that are no row of `sources`, or whose package is not pinned.
+    """Yield a fault for each extension of a profile that can't be made.
 
-    An extension names a row of `sources` that makes a package with its compiled extensions.
+    An extension names a row of `sources`, by which a package is compiled. Both the row and a pin of
+    the package must be there.
     """
     for name, profile in matrix.profiles.items():
         # An extension may belong to a package that only the extended profile pins.

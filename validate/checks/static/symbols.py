@@ -360,8 +360,8 @@ def find_alternatives(
 def judge(_subject: str, expect: SymbolsExpect, evidence: SymbolsEvidence) -> Finding:
     """Pass if every library finds each symbol, in the version that it needs, in another library.
 
-    Fails with the libraries that lack some, but for those that `expect["exceptions"]` allow to;
-    with files that could not be read; and if there was no library to look at.
+    Fails with each library that lacks some, unless `expect["exceptions"]` allows it; with each file
+    that could not be read; and if there was no library to look at.
     """
     if not evidence["checked"]:
         return failed("there is no library whose symbols could be looked up")
