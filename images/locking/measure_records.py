@@ -102,7 +102,12 @@ def _find_urls(wheels: list[LockedWheel], lock: Lock, run: Runner, name: str) ->
             f"the package index no longer has {lost[0].name} {lost[0].version} as it is locked (of "
             f"the lock's files, {len(lost)} are gone)"
         )
-        raise failed(name, cause, f"`{command('lock', name)}` locks what the index has now")
+        then = (
+            "if the versions were removed on purpose, "
+            f"`{command('lock', name)}` locks what the index has now; else set UV_DEFAULT_INDEX to "
+            "an index that has these files"
+        )
+        raise failed(name, cause, then)
     return [urls[wheel.digest] for wheel in wheels]
 
 

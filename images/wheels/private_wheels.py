@@ -127,8 +127,15 @@ def _find_urls(
     urls = uv.find_urls(exact, lock.inputs, run=run, where=str(image.name))
     for package in packages:
         if package.hashes[0] not in urls:
-            cause = f"no longer has {package.wheel} with the sha256 that the lock has"
-            then = f"`{command('lock', image.lock_name)}` locks what it has now"
+            cause = (
+                f"no longer has {package.wheel} with the sha256 that the lock has: the file was "
+                "removed, or another one has taken its name"
+            )
+            then = (
+                "ask those who run the index; if the change is meant, "
+                f"`{command('lock', image.lock_name)}` locks what it has now; if you have the old "
+                "file, give its folder with --wheelhouse"
+            )
             raise failed(str(_index_of(package, lock)), cause, then)
     return urls
 

@@ -125,7 +125,10 @@ def test_a_wheel_that_the_index_has_replaced_is_refused(
     problem = problem_of_obtaining(private, lock, tmp_path)
 
     assert f"no longer has {WHEEL} with the sha256 that the lock has" in problem
-    assert "lock -- cu126-torch25" in problem
+    assert (
+        "ask those who run the index; if the change is meant, `nox -s lock -- cu126-torch25`"
+        in problem
+    )
 
 
 def test_a_file_that_something_rewrites_on_the_way_is_refused(
