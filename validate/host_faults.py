@@ -30,7 +30,7 @@ def of_machine(facts: HostFacts) -> list[str]:
 
 
 def gpu_is_off_the_bus(facts: HostFacts) -> Iterator[str]:
-    """Yield each GPU that no longer answers on the PCI bus (Xid 79).
+    """Yield a sentence for each GPU that no longer answers on the PCI bus (Xid 79).
 
     It is the power, the riser, the heat or the GPU itself.
     """
@@ -75,7 +75,7 @@ def driver_is_silent(facts: HostFacts) -> Iterator[str]:
 
 
 def device_files_are_missing(facts: HostFacts) -> Iterator[str]:
-    """Yield each device file that the host lacks, and that a container therefore cannot get.
+    """Yield a sentence for each device file that the host lacks, so that no container can get it.
 
     nvidia-modprobe, which makes them, did not run before the container was started.
     https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html

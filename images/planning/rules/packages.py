@@ -512,7 +512,7 @@ class _Demand(NamedTuple):
 
 
 def _clashes(candidate: Candidate) -> Iterator[str]:
-    """Yield each pair of packages that require different versions of a third, unpinned package.
+    """Yield a sentence for each two packages that require different versions of an unpinned one.
 
     Only pairs are found in which one requires an exact version (`==1.0`). Whether ranges have a
     version in common is left to uv.

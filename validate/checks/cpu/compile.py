@@ -170,7 +170,7 @@ def judge(_subject: str, _expect: object, evidence: CompileEvidence) -> Finding:
 
 
 def compilation_problems(evidence: CompileEvidence) -> Iterator[str]:
-    """Yield the first step of the compilation that did not happen, and graph breaks.
+    """Yield a sentence about the first step that did not happen, and one about graph breaks.
 
     The steps: dynamo captures a graph, inductor generates a kernel from it, a compiler makes a
     library of that, and the process loads it. A graph break is a place of the function that

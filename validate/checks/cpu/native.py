@@ -318,7 +318,7 @@ def library_problems(expect: NativeExpect, libraries: Mapping[str, Library]) -> 
 
 
 def operator_problems(names: Iterable[str], operators: Mapping[str, bool | None]) -> Iterator[str]:
-    """Yield which operators torch does not know, and which have no CUDA kernel.
+    """Yield a sentence about operators that torch does not know, or that have no CUDA kernel.
 
     `names` are the expected operators. `operators` is what was measured: name -> whether it has a
     CUDA kernel, or None if torch does not know it.

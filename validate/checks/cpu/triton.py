@@ -162,7 +162,7 @@ def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Find
 
 
 def kernel_problems(name: str, arch: int, kernel: CompiledKernel | None) -> Iterator[str]:
-    """Yield the first thing that is wrong with a kernel compiled for an architecture.
+    """Yield a sentence about the first thing that is wrong with a kernel that Triton compiled.
 
     `arch` is 90 for sm_90. `kernel` is None if it was not compiled.
     """

@@ -121,7 +121,7 @@ def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Find
 
 
 def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -> Iterator[str]:
-    """Yield how the GPUs and the driver in the container differ from the host's inventory.
+    """Yield sentences on how the container's GPUs and driver differ from the host's inventory.
 
     GPUs are compared by name and compute capability. Nothing is yielded without an inventory.
     """
@@ -151,9 +151,10 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
 
 
 def find_foreign_slices(host_gpus: Sequence[Gpu], seen_gpus: Sequence[Gpu]) -> Iterator[str]:
-    """Yield the slices (MIG) that belong to no GPU of the host.
+    """Yield a sentence for each slice of a GPU (MIG) that belongs to no GPU of the host.
 
-    Numbers cannot be compared: a process sees a single slice, however many GPUs the host has.
+    The numbers of GPUs cannot be compared: a process sees a single slice, however many GPUs the
+    host has.
     """
     for seen_gpu in seen_gpus:
         # The name of a slice begins with that of its GPU.

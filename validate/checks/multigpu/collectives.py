@@ -189,11 +189,12 @@ def judge_collectives(_subject: str, expect: RanksExpect, evidence: CollectivesE
 
 
 def find_inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
-    """Yield each collective whose result is not exact, or is right for other ranks' data, too.
+    """Yield a sentence for each collective operation with a wrong result, or a control that passes.
 
-    `rank` is what one process reported for each operation and number of numbers: whether the result
-    is exact (`exact`), and whether it equals a wrong result (`controls`). What it did not report is
-    taken for wrong in both ways.
+    The control: the result must not be right for the data of other ranks, too. `rank` is what
+    one process reported for each operation and number of numbers: whether the result is exact
+    (`exact`), and whether it equals a wrong result (`controls`). What it did not report is taken
+    for wrong in both ways.
     """
     sizes = [str(size) for size in _SIZES]
     for name in OPERATIONS:

@@ -317,9 +317,9 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
 
 
 def find_changed_files(evidence: FilesEvidence) -> Iterator[str]:
-    """Yield files that two distributions record differently, then altered and missing ones.
+    """Yield a sentence for each file that two distributions record differently, or that changed.
 
-    Each is a sentence. A file of two distributions is not reported again as altered.
+    A file that changed is altered or missing. One of two distributions is not reported twice.
     """
     reported = set()
     for conflict in evidence["in_conflict"]:

@@ -205,7 +205,7 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
 
 
 def find_changed_tools(changes: Sequence[StepChange]) -> Iterator[str]:
-    """Yield the steps of a derived image that removed or replaced files of OUR_TOOLS.
+    """Yield a sentence for each step of a derived image that changed or removed files of OUR_TOOLS.
 
     A Dockerfile that empties /opt, for example, removes what keeps `pip install` from moving torch.
     """
