@@ -581,8 +581,8 @@ def connect(url: str | None = None) -> Engine:
     then = (
         "where permission is denied, give the command as root or join the group `docker`; "
         f"`{command('engine', 'start')}` installs and starts one (Debian, as root); elsewhere "
-        "install Docker and `systemctl start docker`; or name another machine's: "
-        "--engine ssh://HOST"
+        "install Docker and `systemctl start docker`; without root, set up rootless Docker or name "
+        "another machine's engine: --engine ssh://HOST"
     )
     cause = f"none answers ({'; '.join(errors)})"
     raise NoEngine(Problem(where="Docker Engine", cause=cause, then=then), code=1)
