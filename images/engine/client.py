@@ -314,7 +314,7 @@ class Engine(AbstractContextManager["Engine"]):
         with engine_errors(ref, image=ref):
             inspected = cast("Mapping[str, Any]", self.sdk.inspect_image(ref))
         if self.facts.containerd_images:
-            return containerd_store.with_configuration(self.facts, inspected)
+            return containerd_store.add_missing_configuration(self.facts, inspected)
         return inspected
 
     def find(self, ref: str) -> ImageInfo | None:

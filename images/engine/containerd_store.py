@@ -68,7 +68,7 @@ INCOMPLETE = (
     "the engine did not fetch all layers of this image, as it had some from another image "
     "(moby#49784, until Docker 29.9)"
 )
-"""Why the store lacks layers of a pulled image: see `with_configuration`."""
+"""Why the store lacks layers of a pulled image: see `add_missing_configuration`."""
 _LARGEST_MANIFEST = 4 << 20
 """Bytes; registries accept no larger one (OCI distribution specification)."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -136,24 +136,25 @@ def identify(engine: Engine, inspected: Mapping[str, Any]) -> ImageIdentity:
     )
 
 
-def with_configuration(facts: EngineFacts, inspected: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the engine's answer about an image (`inspected`), complete with its configuration.
+def add_missing_configuration(
+    facts: EngineFacts, inspected: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the engine's answer to `docker image inspect`, with the fields that it left out.
 
-    That is its architecture, date, settings and layers. Docker 28.5 leaves that out if the store
-    lacks a layer's blob. That is so for a pulled image of which the engine had a layer unpacked
-    already, from another image: it does not fetch the layer (github.com/moby/moby/issues/49784,
-    mended in 29.9). Then it is read from the store. Raises EngineError if the configuration can't
-    be read here.
+    Docker before 29.9 may answer without the image's architecture, date, settings and layers: it
+    does so if its store lacks the blob of one layer. A pull causes that, because it does not fetch
+    a layer that the engine has unpacked already for another image (moby/moby#49784). The fields are
+    then read from the image's configuration in the store. Raises EngineError if that can't be read.
     """
-    # An answer has all of these, or none.
-    if inspected.get("Architecture"):
+    # An answer has all of the fields, or none.
+    is_complete = bool(inspected.get("Architecture"))
+    if is_complete:
         return inspected
-    store = ContentStore(facts)
-    with layer_errors(inspected["Id"]):
-        manifest = choose_manifest(store.read, inspected["Id"], f"linux/{facts.architecture}")
-        content = store.read(manifest.config.digest) if manifest else None
-        if content is not None:
-            configuration = json.loads(content)
+
+    image_id = inspected["Id"]
+    with layer_errors(image_id):
+        configuration = _read_configuration(facts, image_id)
+        if configuration:
             return {
                 **inspected,
                 "Architecture": configuration["architecture"],
@@ -162,11 +163,30 @@ def with_configuration(facts: EngineFacts, inspected: Mapping[str, Any]) -> Mapp
                 "Config": configuration.get("config") or {},
                 "RootFS": {"Layers": configuration["rootfs"]["diff_ids"]},
             }
-    raise incomplete(next(iter(inspected.get("RepoTags") or ()), inspected["Id"]))
+    tags = inspected.get("RepoTags") or [image_id]
+    raise lacks_layers(tags[0])
 
 
-def incomplete(name: str) -> EngineError:
-    """Return the error that the store lacks layers of a pulled image (see `with_configuration`)."""
+def _read_configuration(facts: EngineFacts, image_id: str) -> dict[str, Any] | None:
+    """Return the content of an image's configuration from the store; None if it can't be read.
+
+    Raises the errors that `layer_errors` turns into EngineError, if the store is damaged.
+    """
+    store = ContentStore(facts)
+    manifest = choose_manifest(store.read, image_id, f"linux/{facts.architecture}")
+    if manifest is None:
+        return None
+    content = store.read(manifest.config.digest)
+    if content is None:
+        return None
+    return dict(json.loads(content))
+
+
+def lacks_layers(name: str) -> EngineError:
+    """Return the error that the engine did not fetch all layers of an image when it pulled it.
+
+    `add_missing_configuration` says why engines do that.
+    """
     then = (
         "use the engine that built it (--engine URL), or update the engine to Docker 29.9 and pull "
         "the image again; or remove this image and the images and cache that share layers with it "

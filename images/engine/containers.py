@@ -279,24 +279,27 @@ class Container:
             has_memory_limit = details["HostConfig"].get("Memory")
             if has_memory_limit and not oom:
                 delay = _KILLED_DELAY if code == KILLED else _OOM_DELAY
-                oom = self._had_oom_event(state, delay)
+                oom = self._was_out_of_memory(state["StartedAt"], state["FinishedAt"], delay)
         return Exit(code=code, oom=oom, error=state["Error"])
 
-    def _had_oom_event(self, state: Mapping[str, Any], delay: float) -> bool:
-        """Return whether the engine reported that something in the container was killed for memory.
+    def _was_out_of_memory(self, started_at: str, finished_at: str, delay: float) -> bool:
+        """Return whether the engine reported an `oom` event of this container, which has ended.
 
-        `state` is the engine's `State` of the ended container, with the times of its start and its
-        end. Events up to `delay` seconds after the end count: the request waits for them.
+        Linux kills a process of a container that needs more memory than the container's limit; the
+        engine reports that as an event. Both times are the engine's, such as
+        `2026-11-28T10:20:30.123456789Z`. The request waits until `delay` seconds after the end,
+        because the event may come late.
         """
-        started = datetime.fromisoformat(state["StartedAt"]).timestamp()
-        finished = datetime.fromisoformat(state["FinishedAt"]).timestamp()
-        events = self._sdk.events(
+        started = datetime.fromisoformat(started_at).timestamp()
+        finished = datetime.fromisoformat(finished_at).timestamp()
+        oom_events = self._sdk.events(
             since=f"{started:.6f}",
             until=f"{finished + delay:.6f}",
             filters={"container": [self.id], "event": ["oom"]},
         )
-        # Only whether there is one event.
-        return any(True for _ in events)
+        # The events come as a stream, which ends at `until`. One is enough.
+        first_event = next(iter(oom_events), None)
+        return first_event is not None
 
     def run(self, timeout: float | None = None) -> Exit:
         """Start the container, wait until it has ended, and return how, with what it printed.

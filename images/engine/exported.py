@@ -137,33 +137,35 @@ def _parts_of_archive(
 def _parts_of_layout(
     engine: Engine, info: ImageInfo, wanted: Collection[str]
 ) -> Iterator[ImagePart]:
-    """Yield an image's configuration and some of its layers, as an engine exports them.
+    """Yield an image's configuration and the wanted layers, in the order of the engine's export.
 
-    This is for engines with containerd's image store, whose export (`docker save`) is an OCI
-    layout. `wanted` are the diff IDs of the layers (digests of their tars). Raises EngineError if
-    one of them, or the configuration, is not in the export.
+    This is for engines with containerd's image store: there, an export (`docker save`) is a tar
+    with the image's compressed blobs. `wanted` are the diff IDs of layers, the digests of their
+    uncompressed tars. Raises EngineError if the export lacks the configuration or a wanted layer.
     """
-    # The export names a layer by the digest of its blob, as the manifest does.
+    # The export names each layer by the digest of its compressed blob. The manifest lists the blobs
+    # in the order in which `info.layers` has the diff IDs.
     manifest = containerd_store.read_manifest(engine, engine.inspect_raw(info.handle))
-    diff_ids_by_blob: dict[str, str] = {}
+    diff_id_of_blob: dict[str, str] = {}
     for diff_id, blob in zip(info.layers, manifest.layers, strict=True):
         if diff_id in wanted:
-            diff_ids_by_blob[blob.digest] = diff_id
+            diff_id_of_blob[blob.digest] = diff_id
 
-    has_config = False
+    missing_digests = {info.digest, *diff_id_of_blob}
     for member, stream in engine.exported(info.handle):
         digest = digest_of_member(member.name)
+        # Other members of the tar are layers that nobody wants, manifests and lists.
+        if digest not in missing_digests:
+            continue
+        missing_digests.remove(digest)
         if digest == info.digest:
             content = stream.read()
-            has_config = True
             yield ImagePart(digest=digest, size=len(content), chunks=iter([content]))
-        elif digest in diff_ids_by_blob:
+        else:
             chunks = _readable(read_blob(read_all(stream)), info.digest)
-            # What is left in the dictionary at the end was missing in the export.
-            diff_id = diff_ids_by_blob.pop(digest)
-            yield ImagePart(digest=diff_id, size=member.size, chunks=chunks)
-    if not has_config or diff_ids_by_blob:
-        raise containerd_store.incomplete(info.digest)
+            yield ImagePart(digest=diff_id_of_blob[digest], size=member.size, chunks=chunks)
+    if missing_digests:
+        raise containerd_store.lacks_layers(info.digest)
 
 
 def no_configuration(digest: str) -> EngineError:

@@ -133,11 +133,11 @@ def test_an_image_without_a_manifest_is_an_error_with_a_next_step(tmp_path: Path
 def test_what_the_engine_leaves_out_is_read_from_the_configuration(tmp_path: Path) -> None:
     store = engine(tmp_path)
     missing = {"Id": MANIFEST.digest, "Architecture": "", "RootFS": {}, "Config": {"Env": None}}
-    completed = containerd_store.with_configuration(store.facts, missing)
+    completed = containerd_store.add_missing_configuration(store.facts, missing)
     assert (completed["Os"], completed["Architecture"]) == ("linux", "amd64")
     assert tuple(completed["RootFS"]["Layers"]) == INFO.layers
     assert completed["Config"] == {"User": "1001"}
-    assert containerd_store.with_configuration(store.facts, completed) is completed
+    assert containerd_store.add_missing_configuration(store.facts, completed) is completed
 
 
 def test_an_image_of_which_nothing_can_be_read_is_an_error_with_a_next_step(
@@ -146,7 +146,7 @@ def test_an_image_of_which_nothing_can_be_read_is_an_error_with_a_next_step(
     remote = engine(tmp_path, local=False)
     missing = {"Id": MANIFEST.digest, "RepoTags": ["a/b:1"], "Architecture": ""}
     with pytest.raises(EngineError, match="a/b:1: the engine did not fetch all layers") as error:
-        containerd_store.with_configuration(remote.facts, missing)
+        containerd_store.add_missing_configuration(remote.facts, missing)
     assert "docker builder prune --all" in error.value.problems[0].then
 
 
