@@ -85,65 +85,70 @@ def _owner(path: str, toolkits: Sequence[Mapping[str, str]]) -> str:
     return ""
 
 
-def support(
+def kinds_by_package(
     code: Sequence[LibraryCode], cuda: str, archs: Sequence[str]
 ) -> dict[str, dict[str, str]]:
-    """Return what code each package has for GPUs: package -> architecture -> kind of code.
+    """Return which kind of code each package has for each of these GPUs.
 
-    For example `{"torch": {"90": "machine code", "120": "PTX"}}`. The kind is `machine code`, `PTX`
-    or `no`. Of a package whose needed libraries are known (`needed_libraries` in audit.yaml), it is
-    the worst that one of these has: torch for sm_70 can't use a GPU of sm_60, though its library of
-    linear algebra has code for it. Of any other package, it is the best of all its libraries:
-    nobody knows which of them it can do without. A library that belongs to no package stands under
-    its path.
+    For example `{"torch": {"90": "machine code", "120": "PTX"}}`. The kinds are those of _KINDS. A
+    library that belongs to no package stands under its path.
 
-    Left out are NVIDIA's libraries inside other packages, and variants for another CUDA, as
-    bitsandbytes has them. `cuda`: the version that torch was built for; empty if unknown. `archs`:
-    GPUs, as `90` for sm_90.
+    code: the libraries of an environment, each with the code that it has.
+    cuda: the version that torch was built for; empty if unknown.
+    archs: the GPUs, as `90` for sm_90.
     """
-    kinds_by_package = {}
+    kinds = {}
     for package, libraries in _libraries_in_use(code, cuda).items():
-        needed = [library for library in libraries if _is_needed(library)]
-        kinds = {}
-        for arch in archs:
-            if needed:
-                kinds_of_needed = [_kind_of_code(library.archs, arch) for library in needed]
-                kinds[arch] = max(kinds_of_needed, key=_KINDS.index)
-            else:
-                kinds_of_any = [_kind_of_code(library.archs, arch) for library in libraries]
-                # A package may have variants for other CUDA versions only: then none is left.
-                kinds[arch] = min(kinds_of_any, key=_KINDS.index, default="no")
-        kinds_by_package[package] = kinds
-    return kinds_by_package
+        kinds[package] = {arch: _kind_of_package(libraries, arch) for arch in archs}
+    return kinds
+
+
+def _kind_of_package(libraries: Sequence[LibraryCode], arch: str) -> str:
+    """Return which kind of code a package with these libraries has for a GPU: one of _KINDS.
+
+    `arch`: the GPU, as `90` for sm_90.
+    """
+    # torch for sm_70 can't use a GPU of sm_60, though its library of linear algebra has code for
+    # it. So the worst of the libraries that a package is known to need decides.
+    needed = [library for library in libraries if _is_needed(library)]
+    if needed:
+        return max((_kind_of_code(library.archs, arch) for library in needed), key=_KINDS.index)
+
+    # Of other packages nobody knows which libraries they can do without: the best decides. A
+    # package may have variants for other CUDA versions only: then no library is left.
+    kinds = [_kind_of_code(library.archs, arch) for library in libraries]
+    return min(kinds, key=_KINDS.index, default="no")
 
 
 def lacking_libraries(code: Sequence[LibraryCode], cuda: str, archs: Sequence[str]) -> list[str]:
     """Return the paths of libraries without code for some of these GPUs, in packages that have it.
 
     Whether such a package works without the library is not known: vllm has libraries that are only
-    for a GPU of sm_90, and does not load them elsewhere. `cuda` and `archs`: as for `support`.
+    for a GPU of sm_90, and does not load them elsewhere. `cuda` and `archs`: as for
+    `kinds_by_package`.
     """
-    kinds_by_package = support(code, cuda, archs)
+    kinds = kinds_by_package(code, cuda, archs)
     paths = []
     for package, libraries in _libraries_in_use(code, cuda).items():
         for library in libraries:
             for arch in archs:
                 is_served = _kind_of_code(library.archs, arch) != "no"
-                is_package_served = kinds_by_package[package][arch] != "no"
+                is_package_served = kinds[package][arch] != "no"
                 if is_package_served and not is_served and library.path not in paths:
                     paths.append(library.path)
     return paths
 
 
 def _libraries_in_use(code: Sequence[LibraryCode], cuda: str) -> dict[str, list[LibraryCode]]:
-    """Return the libraries with code for GPUs that count, by package, sorted by its name.
+    """Return the libraries by which packages are judged, by package, sorted by its name.
 
-    `cuda`: the version that torch was built for; empty if unknown.
+    Left out are libraries with hardly any code for GPUs, NVIDIA's libraries inside other packages,
+    and variants for another CUDA than torch's. `cuda`: torch's version; empty if unknown.
     """
     libraries_of: defaultdict[str, list[LibraryCode]] = defaultdict(list)
     for library in code:
-        # Bundled: cuDNN in the folder of another package, say. NVIDIA's pages say which GPUs it
-        # supports.
+        # Bundled: cuDNN in the folder of another package, say. Which GPUs it supports is NVIDIA's
+        # matter, and says nothing about the package.
         is_nvidias_package = library.owner.startswith(("nvidia", "toolkit"))
         is_bundled = library.nvidia and not is_nvidias_package
         # `archs`: target, such as `sm_90` -> bytes of code for it.

@@ -234,24 +234,26 @@ def _names_required(requirements: Sequence[Any]) -> list[str]:
 
 
 def _torch_claims(context: ClaimContext, code: Sequence[LibraryCode]) -> Iterator[Claim]:
-    """Yield those claims of our own images about device code and the cpu tier that hold anywhere.
+    """Yield the claims about an environment with torch for CUDA, taken from our own images' claims.
 
-    Device code is code for GPUs; claims of the cpu tier run code, but need no GPU. Claims that only
-    an image of ours can keep are left out. `code`: the device code of all libraries, to which the
-    claims about GPUs are narrowed.
+    They say which GPUs the libraries have code for, and what must work without a GPU: that packages
+    can be imported and compute the right numbers, for example. Claims that only an image of ours
+    can keep are left out. `context` has the audited environment, described as an image. `code` is
+    the code for GPUs that its libraries have.
     """
     for code_claim in device_code_claims(context):
         if code_claim.subject not in _SUBJECTS_OF_OUR_IMAGES:
             yield _narrow_to_served_gpus(code_claim, code)
 
+    # Claim -> why the installed versions can't keep it. Such a claim is not tested, but reported as
+    # UNPROVEN with this reason.
+    known_obstacles = context.image.unproven
     for cpu_claim in cpu_claims(context):
         if cpu_claim.check in _CHECKS_OF_OUR_IMAGES:
             continue
-        # Claims that can't hold with these versions are unproven, with the reason.
         yield replace(
             cpu_claim,
-            # The reason why it is unproven; empty: it is tested.
-            unproven=context.image.unproven.get(cpu_claim.key, cpu_claim.unproven),
+            unproven=known_obstacles.get(cpu_claim.key, cpu_claim.unproven),
             required=cpu_claim.key not in _RULES["not_required"],
         )
 
@@ -590,39 +592,53 @@ def _is_code(path: str) -> bool:
 def _judge_libraries(subject: str, expect: Any, evidence: LibrariesEvidence) -> Finding:
     """Pass if each library of an environment finds the libraries that it links.
 
-    The evidence without excused faults is judged by the check of our own images. A missing library
-    is no fault if a package that the library's own package requires has it: that package is
-    imported first, and loads it. Neither is one that a package has which requires the library's
-    own: that opens its plugins, as TensorFlow does with tensorflow-io-gcs-filesystem. And neither
-    is one that any of NVIDIA's packages has, for a package that requires cuda-pathfinder: it finds
-    them all, and loads them by their paths. Rivals are left to _judge_rivals. `expect`: `requires`
-    holds the names that each distribution requires.
+    A missing library that some package loads by itself is excused (_is_loaded_by_package). The rest
+    is judged as in our own images. Second copies are left to _judge_rivals. `expect`: `requires`
+    has, for each distribution, the names of those that it requires.
     """
     # What can't be loaded was looked at, too: the ordinary judge names it.
     if not evidence["files"] and not evidence["unreadable"]:
         return passed("there is no shared library in this environment")
     linked: list[LinkedLibrary] = []
     for library in evidence["linked"]:
-        required: set[str] = set()
-        for owner in library["owners"]:
-            required.update(expect["requires"].get(owner, ()))
         # Missing library -> the packages that have a file of that name.
         packages_with = library.get("offered", {})
         missing = []
         for name in library["missing"]:
             packages = packages_with.get(name, ())
-            is_nvidias = any(package.startswith("nvidia-") for package in packages)
-            is_found_by_path = is_nvidias and _PATHFINDER in required
-            is_plugin = False
-            for package in packages:
-                required_by_package = expect["requires"].get(package, ())
-                if not set(library["owners"]).isdisjoint(required_by_package):
-                    is_plugin = True
-            if required.isdisjoint(packages) and not is_found_by_path and not is_plugin:
+            if not _is_loaded_by_package(library["owners"], packages, expect["requires"]):
                 missing.append(name)
         linked.append({**library, "missing": missing})
     judged: LibrariesEvidence = {**evidence, "second_owners": [], "linked": linked}
     return libraries.judge(subject, expect, judged)
+
+
+def _is_loaded_by_package(
+    owners: Sequence[str], packages: Sequence[str], requires: Mapping[str, Sequence[str]]
+) -> bool:
+    """Return whether a library that the loader does not find is loaded in another way.
+
+    owners: the packages that the library in need of it belongs to.
+    packages: the packages that have a file of the missing library's name.
+    requires: package -> the packages that it requires.
+    """
+    required_by_owners: set[str] = set()
+    for owner in owners:
+        required_by_owners.update(requires.get(owner, ()))
+
+    # A package imports first what it requires, and that loads its own libraries.
+    if not required_by_owners.isdisjoint(packages):
+        return True
+    # cuda-pathfinder finds the libraries of all NVIDIA's packages, and loads them by their paths.
+    is_nvidias = any(package.startswith("nvidia-") for package in packages)
+    if is_nvidias and _PATHFINDER in required_by_owners:
+        return True
+    # A plugin is opened by the package that requires it, and that has loaded its own libraries by
+    # then: TensorFlow does so with tensorflow-io-gcs-filesystem.
+    for package in packages:
+        if not set(owners).isdisjoint(requires.get(package, ())):
+            return True
+    return False
 
 
 def _judge_rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from images.audit.device_code import LibraryCode, lacking_libraries, support
+from images.audit.device_code import LibraryCode, kinds_by_package, lacking_libraries
 from images.audit.survey import SurveyedEnvironment, platform_of
 from images.config.facts import Facts
 from images.config.platforms import Platform
@@ -112,7 +112,7 @@ def machine_evidence(
     `cuda`: what torch was built for. `archs`: the machine's GPUs, such as `90` for sm_90.
     """
     return {
-        "packages": support(code, cuda, archs),
+        "packages": kinds_by_package(code, cuda, archs),
         "lacking": lacking_libraries(code, cuda, archs),
     }
 

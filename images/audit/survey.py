@@ -121,16 +121,16 @@ def find_hidden_gpus(evidence: Evidence) -> Faults:
 
 
 def image_evidence(info: ImageInfo, survey: Survey) -> dict[str, Evidence]:
-    """Return the evidence for each rule about a whole image, by the rule's subject.
+    """Return what each rule of OF_IMAGE is judged by: subject of the rule -> evidence.
 
-    `info`: the engine's description of the image. `survey`: what was read of its files: here, those
-    of the NVIDIA driver, and the libraries that /etc/ld.so.preload names.
+    For example `{"user": {"user": "1000"}, "preload": {"preload": []}, ...}`. `info` is the
+    engine's description of the image, `survey` what was read of its files.
     """
-    # Record no variable that no rule names: an environment can hold secrets.
+    # An environment can hold secrets, so only variables that images should not set are recorded.
     denied_variables = {}
     for name, value in sorted(info.env.items()):
-        # There is a reason only against variables that images should not set.
-        if value and _reason_against(name):
+        is_denied = bool(_reason_against(name))
+        if value and is_denied:
             denied_variables[name] = value[:_LONGEST_VALUE]
     nvidia_variables = {
         name: value for name, value in info.env.items() if name.startswith("NVIDIA_")
@@ -138,7 +138,7 @@ def image_evidence(info: ImageInfo, survey: Survey) -> dict[str, Evidence]:
     return {
         "driver": {"driver_files": list(survey["driver_files"])},
         "preload": {"preload": list(survey["preload"])},
-        # Two rules share these: one takes the grave variables, the other one the rest.
+        # find_denied_variables takes the grave ones for the one rule, all others for the other.
         "variables": {"variables": denied_variables},
         "settings": {"variables": denied_variables},
         "user": {"user": info.user},
@@ -370,10 +370,11 @@ def find_other_toolkits(evidence: Evidence) -> Faults:
 
 
 def find_silent_faults(evidence: Evidence, *, are_ordinary: bool) -> Faults:
-    """Yield what these versions compute wrong in plain training, or else only in rare cases.
+    """Yield the known faults of these versions that give wrong numbers without an error.
 
-    `evidence`: `versions` is distribution, or `cudnn` -> version; `uses_gpus` is whether torch is
-    built for CUDA.
+    Ordinary ones happen in plain training; all others happen only in rare cases. `evidence`:
+    `versions` has the version of each distribution and of the library cuDNN (`cudnn`); `uses_gpus`
+    is whether torch is built for CUDA.
     """
     versions = evidence["versions"]
     # Evidence of old runs does not say it.
@@ -393,10 +394,9 @@ def find_silent_faults(evidence: Evidence, *, are_ordinary: bool) -> Faults:
 def environment_evidence(
     environment: SurveyedEnvironment, toolkits: Sequence[Mapping[str, str]]
 ) -> dict[str, Evidence]:
-    """Return the evidence for each rule about an environment, by the rule's subject.
+    """Return what each rule of OF_ENVIRONMENT is judged by: subject of the rule -> evidence.
 
-    Evidence is what a rule is judged by. `toolkits`: the CUDA toolkits of the image, with `home`
-    and `version`.
+    `toolkits`: the CUDA toolkits of the image, with `home` (the folder) and `version`.
     """
     distributions = []
     versions: dict[str, str] = {}

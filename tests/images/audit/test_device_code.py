@@ -11,7 +11,7 @@ MB = 1 << 20
 def test_machine_code_comes_before_ptx_and_a_gpu_that_neither_serves_has_no_code() -> None:
     torch = code("torch/lib/libtorch_cuda.so", "torch", sm_80=MB, sm_90=MB, compute_90=MB)
 
-    kinds = device_code.support([torch], "12.6", ["75", "86", "90", "120"])
+    kinds = device_code.kinds_by_package([torch], "12.6", ["75", "86", "90", "120"])
 
     assert kinds == {
         "torch": {"75": "no", "86": "machine code", "90": "machine code", "120": "PTX"}
@@ -37,7 +37,7 @@ def test_of_variants_for_each_cuda_only_the_one_that_is_loaded_counts(
         code("bitsandbytes/libbitsandbytes_cuda128.so", "bitsandbytes", sm_120=MB),
     ]
 
-    (kinds,) = device_code.support(variants, torch_cuda, ["80", "120"]).values()
+    (kinds,) = device_code.kinds_by_package(variants, torch_cuda, ["80", "120"]).values()
 
     assert {arch for arch, kind in kinds.items() if kind != "no"} == served
 
@@ -70,7 +70,7 @@ UNKNOWN = [
 def test_a_package_is_served_by_the_worst_of_the_libraries_that_it_needs(
     libraries: list[device_code.LibraryCode], arch: str, kind: str
 ) -> None:
-    (kinds,) = device_code.support(libraries, "12.8", [arch]).values()
+    (kinds,) = device_code.kinds_by_package(libraries, "12.8", [arch]).values()
 
     assert kinds == {arch: kind}
 
@@ -95,4 +95,4 @@ def test_libraries_that_a_package_may_work_without_are_named(
 def test_a_library_with_a_few_bytes_of_code_does_not_count() -> None:
     cufft = code("nvidia/cufft/lib/libcufft.so.11", "nvidia-cufft", sm_52=320)
 
-    assert device_code.support([cufft], "12.6", ["90"]) == {}
+    assert device_code.kinds_by_package([cufft], "12.6", ["90"]) == {}
