@@ -169,8 +169,10 @@ def build_image(
         report_missing(name, wheels, strict=options.strict, warn=warn)
         run_files.write_context(files, folder / "context")
 
-        # The build. From here on the candidate's tag belongs to this build, or to none.
+        # The build. From here on the candidate's tag, and the verdict in the folder, belong to this
+        # build, or to none: if a step breaks off, no earlier verdict looks like that of this build.
         engine.untag(candidate)
+        run_files.remove_validation(folder)
         result = engine.build(
             files,
             candidate,

@@ -275,6 +275,12 @@ def record_validation(
     write_json(folder / "verdict.json", report.json_data(verdict))
 
 
+def remove_validation(folder: Path) -> None:
+    """Remove evidence, verdict and reports of an earlier run: they are about another image."""
+    for file in VALIDATION_FILES:
+        (folder / file).unlink(missing_ok=True)
+
+
 def write_json(file: Path, content: object) -> None:
     """Write JSON to a file, whole or not at all."""
     write_whole(file, f"{json.dumps(content, indent=1)}\n".encode())

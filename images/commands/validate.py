@@ -116,7 +116,7 @@ def validate(
             image_to_judge = info.handle
             missing = image_labels.declared_missing(named_image, info.labels)
             build_record = run_files.make_build_record(folder, info, missing)
-        _remove_earlier_run(folder)
+        run_files.remove_validation(folder)
         measured = validating.validate_image(
             docker_engine,
             named_image,
@@ -147,12 +147,6 @@ def validate(
         raise _withheld_error(reference, named_image.local_name, withheld, folder)
     failures = measured.verdict.claims_with(Status.FAIL)
     raise typer.Exit(1 if any(failure.claim.required for failure in failures) else 0)
-
-
-def _remove_earlier_run(folder: Path) -> None:
-    """Remove evidence, verdict and reports of an earlier run: they are about other evidence."""
-    for file in run_files.VALIDATION_FILES:
-        (folder / file).unlink(missing_ok=True)
 
 
 def _withheld_error(reference: str, name: str, reason: str, folder: Path) -> UserError:

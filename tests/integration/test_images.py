@@ -137,10 +137,13 @@ def test_an_index_that_fails_midway_leaves_no_name(
 ) -> None:
     """The error has the step, the cause and the next command, after several tries with pauses.
 
-    Nothing is left that could be taken for an image.
+    Nothing is left that could be taken for an image, or for a verdict about one.
     """
     name = "cu124-torch26"
     engine.untag(name)
+    earlier_verdict = tmp_path / name / "verdict.json"
+    earlier_verdict.parent.mkdir()
+    earlier_verdict.write_text('{"overall": "PASS"}')
     dead = {
         "UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple",
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
@@ -162,6 +165,7 @@ def test_an_index_that_fails_midway_leaves_no_name(
     )
     assert "Traceback" not in said
     assert engine.find(name) is None and engine.find(f"{name}-candidate") is None
+    assert not earlier_verdict.exists()
 
 
 def test_an_interrupt_leaves_nothing_running_and_no_name(
