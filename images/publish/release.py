@@ -31,7 +31,7 @@ class PublishResult:
     tags: tuple[str, ...]
     unmoved_tags: tuple[str, ...]
     """For each tag that stayed where it was, a sentence with the reason. It is an alias, or after a
-    promotion any tag of an index that nobody signed (`keep_signed_changes`)."""
+    promotion any tag of an index that nobody signed (`leave_unsigned_tags`)."""
     signed: bool
     indexes: Mapping[str, str] = field(default_factory=dict)
     """Tag -> `HOST/NAME@sha256:...` of the index for several platforms that it names."""
@@ -283,10 +283,10 @@ class Release:
     def _plan_index_aliases(self, images: Sequence[PublishedImage]) -> TagPlan:
         """Decide what happens to the aliases of an index, such as `latest`. No tag moves yet.
 
-        `images` has the image of each platform. Aliases must not name images with a known fault, or
-        that did not pass the gate for aliases (`_find_alias_refusal`): they get an index of their
-        own without these, which is stored here. If linux/amd64 is not left in it, nothing is
-        stored, and the plan is that every alias stays as it is.
+        `images` has the image of each platform. Aliases must not name some images, such as those
+        with a known fault (`_find_alias_refusal`). So they get an index of their own without these,
+        which is stored here. Without an image for linux/amd64 there is no such index, and every
+        alias stays as it is.
 
         The plan also says which platforms the aliases' index lacks, and why. It is empty if the
         matrix gives this index no alias.
@@ -303,13 +303,13 @@ class Release:
             if refusal:
                 refusals[image.platform] = refusal
 
-        # There is no index without linux/amd64, so then each alias stays. Even such a change has to
-        # say what the alias would have named: it is the index of all images, which is not stored.
         amd64_refusal = refusals.get(str(Platform.AMD64), "")
         if amd64_refusal:
-            index = attachments.make_index(images)
+            # Even an alias that stays needs a change, which says what the alias would have named:
+            # the index of all images. It is not stored.
+            refused_index = attachments.make_index(images)
             versions = [tags.version_of(image) for image in images]
-            changes = tags.plan(self.target, index, versions, kinds, amd64_refusal)
+            changes = tags.plan(self.target, refused_index, versions, kinds, amd64_refusal)
             return TagPlan(changes, left_out=[])
 
         allowed_images = [image for image in images if image.platform not in refusals]
@@ -432,14 +432,14 @@ def promote(
             # A failed run may be attached in the target only: it counts, too.
             stored.append(verify.require_publishable(copied, policy, key))
 
-        # The signatures of indexes are copied before `keep_signed_changes` looks for them in the
+        # The signatures of indexes are copied before `leave_unsigned_tags` looks for them in the
         # target. Those of images came with `copy_image`.
         changes, left_out = release.plan(stored)
         for digest in {change.after.digest for change in changes if change.after.is_index}:
             attachments.copy_attachments(source, target, digest, key)
         if key:
             new_index = "" if manifest.is_index else row[0]
-            changes = keep_signed_changes(changes, target, source.repository, key, new_index)
+            changes = leave_unsigned_tags(changes, target, source.repository, key, new_index)
         return release.move(stored, changes, left_out)
 
 
@@ -501,43 +501,41 @@ def require_signed_tag(
         raise failed(str(reference), "; ".join(faults), then)
 
 
-def keep_signed_changes(
+def leave_unsigned_tags(
     planned: Sequence[TagChange],
     target: Registry,
     staging: Repository,
     key: str,
     new_index: str,
 ) -> list[TagChange]:
-    """Return the planned changes of tags, those that the key did not sign turned into LEAVE.
+    """Return the planned changes of tags; those that the publisher did not sign become LEAVE.
 
-    A promotion copies from the repository `staging` to `target`. It has only the public key, so it
-    cannot sign a tag: the publisher signed the tags in `staging`. A tag that is not signed for what
-    it shall name does not move. Only two kinds of tags may be unsigned:
+    A promotion copies images from the repository `staging` to `target`. It has only the publisher's
+    public key, `key`, and so cannot sign: the publisher signed in `staging` what each tag shall
+    name. A tag without such a signature stays as it is. That is an error (UserError with all of
+    them), but not for aliases, and not for tags of a new index.
 
-    - aliases;
-    - all tags of an index that was put together in the target, from the promoted image and from
-      images for other platforms there. Nobody can have signed it. `new_index` is then its name in
-      the staging repository; it is empty if an index was promoted as a whole.
-
-    Raises UserError with every other unsigned tag.
+    `new_index`: empty if an index (a list of images for platforms) is promoted as a whole. Else the
+    promotion made an index in `target`, of the promoted image and of images that were there, which
+    nobody can have signed; `new_index` is its name in `staging`, for the advice.
     """
     changes: list[TagChange] = []
     problems: list[Problem] = []
     for change in planned:
-        # `cause` is empty if the key signed this change.
         cause = explain_unsigned(target, change, key)
-        if not cause or change.action is Action.LEAVE:
+        is_signed = not cause
+        if is_signed or change.action is Action.LEAVE:
             changes.append(change)
             continue
 
-        is_of_new_index = bool(new_index) and change.after.is_index
-        if is_of_new_index:
+        names_new_index = bool(new_index) and change.after.is_index
+        if names_new_index:
             then = advise_to_promote_index(staging, new_index, target.repository)
         else:
             then = advise_to_sign(staging)
         changes.append(replace(change, action=Action.LEAVE, reason=f"{cause}; {then}"))
 
-        may_be_unsigned = is_of_new_index or change.kind is TagKind.ALIAS
+        may_be_unsigned = names_new_index or change.kind is TagKind.ALIAS
         if not may_be_unsigned:
             where = f"{target.repository}:{change.tag}"
             problems.append(Problem(where=where, cause=cause, then=then))

@@ -351,45 +351,59 @@ def is_passed(runs: Sequence[Attestation], tier: Tier, origin_exception: str) ->
 
 
 def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -> Iterator[str]:
-    """Yield a sentence for each false thing that a published test result says.
+    """Yield a sentence for each false thing that the test result of a published image says.
 
-    A test result (in-toto's predicate of that name) is attached to a published image: it lists the
-    passed and failed tests, and the result of each tier, a group of tests. `runs` are the
-    validation runs that it was written from, judged again. The test result may say less than they
-    show, because fewer tests existed when it was written. Raises one of UNREADABLE if it is
-    malformed.
+    For example `the gpu tier did not pass`. `statement` holds the test result, `runs` are the
+    validation runs that it was written from, judged again. It may say less than they show, because
+    fewer tests existed when it was written. Raises one of UNREADABLE if it is malformed.
     """
-    predicate = statement.predicate
+    test_result = statement.predicate
     exception = statement.origin_exception
-    # The builds that prove an origin may have been recorded after the run: only the gate can tell.
+    # The builds that prove where layers come from may have been recorded after the run. Whether
+    # they prove it is left to the gate.
     runs = [without_open_origin(run) for run in runs]
-    expected = summarize(runs, exception)
 
-    # Tests that did not pass by the evidence, and failures that the test result leaves out.
-    # `origin` may have passed by records that were made after the run.
-    unearned = set(predicate["passedTests"]) - set(expected["passedTests"]) - {_ORIGIN_TEST}
-    concealed = set(expected["failedTests"]) - set(predicate["failedTests"])
-    if unearned:
-        yield f"passedTests differ in {listed(sorted(unearned), limit=5)}"
-    if concealed:
-        yield f"failedTests differ in {listed(sorted(concealed), limit=5)}"
+    yield from _find_false_tests(test_result, summarize(runs, exception))
+    yield from _find_false_tiers(test_result[TIERS], runs, exception)
 
-    # The tiers, each against the run that it names.
+    not_passed = [tier for tier in test_result[TIERS].values() if tier["result"] != PASSED]
+    if test_result["result"] == PASSED and not_passed:
+        yield "it says PASSED, and not every tier passed"
+
+
+def _find_false_tests(test_result: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence if a test result lists tests as passed that did not, or leaves out failures.
+
+    `expected` is the test result that the same validation runs give today (`summarize`).
+    """
+    # The test of the layers' origin may have passed by records that were made after the run.
+    wrongly_passed = set(test_result["passedTests"]) - set(expected["passedTests"]) - {_ORIGIN_TEST}
+    if wrongly_passed:
+        yield f"passedTests differ in {listed(sorted(wrongly_passed), limit=5)}"
+    left_out = set(expected["failedTests"]) - set(test_result["failedTests"])
+    if left_out:
+        yield f"failedTests differ in {listed(sorted(left_out), limit=5)}"
+
+
+def _find_false_tiers(
+    tiers: Mapping[str, Any], runs: Sequence[Attestation], origin_exception: str
+) -> Iterator[str]:
+    """Yield a sentence for each false thing that a test result says of its tiers (groups of tests).
+
+    `tiers`: name of a tier -> its result, and the digest and date of the run that gave it; see
+    TIERS. `runs`: all validation runs of the image.
+    """
     runs_by_digest = {run.evidence_digest: run for run in runs}
-    for name, entry in predicate[TIERS].items():
-        run = runs_by_digest.get(entry["evidence"])
+    for name, tier in tiers.items():
+        run = runs_by_digest.get(tier["evidence"])
         if run is None:
             yield f"the {name} tier stands on evidence that is not attached"
             continue
-        if entry.get("measuredOn", "") != run.measured_on:
+        if tier.get("measuredOn", "") != run.measured_on:
             yield f"the {name} tier was measured on {run.measured_on or 'an unknown day'}"
-        passed = is_passed([run], Tier(name), exception)
-        if entry["result"] == PASSED and not passed:
+        passed = is_passed([run], Tier(name), origin_exception)
+        if tier["result"] == PASSED and not passed:
             yield f"the {name} tier did not pass"
-
-    results = [entry["result"] for entry in predicate[TIERS].values()]
-    if predicate["result"] == PASSED and any(result != PASSED for result in results):
-        yield "it says PASSED, and not every tier passed"
 
 
 def without_open_origin(run: Attestation) -> Attestation:

@@ -118,12 +118,12 @@ def check_signatures(image: PublishedImage, key: str) -> tuple[Check, PublishedI
 
 
 def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
-    """Check that a published image passed the tests that the policy requires.
+    """Check that a published image passed the tests that the policy requires (its gate).
 
     The validation runs that are attached to the image are judged by what matrix.yaml claims of it
-    today. Where there is no matrix.yaml, they are judged by the claims that they have themselves.
-    These count only if they are signed: without a public key (`key` is empty), the result is
-    UNPROVEN instead of PASS.
+    today. Where there is no matrix.yaml, they are judged by the claims that are attached with them.
+    Anybody could have attached those: without the publisher's public key (`key` is empty), the
+    result is then UNPROVEN instead of PASS.
     """
     subject = f"gate {','.join(policy.gate)}"
     try:
@@ -133,18 +133,21 @@ def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
     except UserError as error:
         return Check.of(subject, [error.problems[0].cause])
     refusals = policy.refusals(image.labels, evidence, policy.gate, origin_exception=exception)
+    if refusals:
+        return Check.of(subject, refusals)
 
-    judged_by = "today's matrix"
-    if policy.without_matrix:
+    if not policy.without_matrix:
+        judged_by = "today's matrix"
+    elif key:
         judged_by = "the attestation's own claims, for which the key stands: no matrix.yaml is here"
-        if not key and not refusals:
-            reason = "no matrix.yaml is here, and no key stands for the claims of the attestation"
-            return Check(subject=subject, status=Status.UNPROVEN, reason=reason)
+    else:
+        reason = "no matrix.yaml is here, and no key stands for the claims of the attestation"
+        return Check(subject=subject, status=Status.UNPROVEN, reason=reason)
     passed = f"judged by {judged_by}"
-    # The publisher's reason to publish although nobody can say where the layers come from.
+    # The publisher's reason to publish although it is not proved where the layers come from.
     if exception:
         passed += f"; the origin of its layers is UNPROVEN, by an exception: {exception}"
-    return Check.of(subject, refusals, passed=passed)
+    return Check.of(subject, [], passed=passed)
 
 
 def check_tag(
