@@ -106,12 +106,12 @@ def models() -> dict[str, ModelRow]:
 
 @cache
 def find_model(text: str) -> tuple[str, ModelRow]:
-    """Return the name of the model that a driver's or a person's text means, and its row.
+    """Return the name and the row of the GPU model that a text means, as gpu_models.yaml has them.
 
-    Words are compared without brands and variants (`NVIDIA`, `80GB`). Of the models that have all
-    words of the text, the most general one is meant: `RTX 3090` is no RTX 3090 Ti. The name is that
-    of gpu_models.yaml. Raises UserError, which names similar models, if no model has all words, or
-    several are equally general.
+    The text is a driver's or a person's: `NVIDIA H100 80GB HBM3`, `rtx 3090`. Words are compared
+    without brands and variants (`NVIDIA`, `80GB`). Of the models that have all words of the text,
+    the one with the fewest words is meant: `RTX 3090` is no RTX 3090 Ti. Raises UserError, which
+    names similar models, if no model has all words, or several may be meant.
     """
     text_words = frozenset(model_words(text).split())
     # Name of each model that has all words of the text -> the model's words.
@@ -121,25 +121,28 @@ def find_model(text: str) -> tuple[str, ModelRow]:
         if text_words and text_words <= words:
             candidates[name] = words
 
-    # `<` is true for a proper subset: a model with fewer words is more general. If several are
-    # left, none has only some of another's words: the text is ambiguous.
+    # Leave out a model if another one has only some of its words (`<`: a proper subset).
     most_general = []
     for name, words in candidates.items():
         if not any(other_words < words for other_words in candidates.values()):
             most_general.append(name)
     if len(most_general) == 1:
-        (name,) = most_general
+        name = most_general[0]
         return name, models()[name]
+    raise _no_single_model(text, most_general)
 
-    similar = most_general
-    if not similar:
+
+def _no_single_model(text: str, fitting: Sequence[str]) -> UserError:
+    """Return the error that a text means no GPU model, or may mean several: those of `fitting`."""
+    if fitting:
+        cause = f"this fits {len(fitting)} GPU models that truetag knows: one must be chosen"
+        similar = list(fitting)
+    else:
+        cause = "this is no GPU model that truetag knows"
+        # Compare the spelling, for a typing error.
         name_by_words = {model_words(name): name for name in models()}
         close = get_close_matches(model_words(text), name_by_words, n=3, cutoff=0.6)
         similar = [name_by_words[words] for words in close]
-    if most_general:
-        cause = f"this fits {len(most_general)} GPU models that truetag knows: one must be chosen"
-    else:
-        cause = "this is no GPU model that truetag knows"
     if similar:
         name_a_model = f"give --gpu the name of one ({_some(similar)}); or "
     else:
@@ -148,7 +151,7 @@ def find_model(text: str) -> tuple[str, ModelRow]:
         f"{name_a_model}give --arch the compute capability, which `nvidia-smi "
         "--query-gpu=compute_cap --format=csv,noheader` prints on that machine"
     )
-    raise wrong(f"--gpu {text!r}", cause, then)
+    return wrong(f"--gpu {text!r}", cause, then)
 
 
 def model_words(name: str) -> str:
@@ -618,34 +621,29 @@ def choose(images: Sequence[ImageSummary], machine: Machine, options: Options) -
 
 
 def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Options) -> str:
-    """Return what to do about a machine that none of these images fits, as a command or an edit.
+    """Return what a person can do if none of these images fits a machine, as a sentence.
 
-    It is the smallest change with which one fits: another driver, a lock, other options, or some of
-    them.
+    For example `update the driver to 525.60.13 or newer, for cu126-torch25`. Up to three changes
+    are tried: another driver, a lock for each image, and no options. The fewest with which an image
+    fits are named.
     """
     if _conflict_of_drivers(machine):
         return "choose for each kind of GPU by itself, in a machine of its own"
     if list(wrong_for_gpu(machine)):
         return f"install {_usable_branches(machine)}, and choose again with its number as --driver"
 
-    changes = ("driver", "lock", "options")
-    for count in range(1, len(changes) + 1):
-        for chosen in itertools.combinations(changes, count):
-            changed = images
-            if "lock" in chosen:
-                # As if each image had its lock.
-                changed = [image.model_copy(update={"blocked": ""}) for image in images]
-            fitting = choose(
-                changed,
-                replace(machine, driver="") if "driver" in chosen else machine,
-                Options() if "options" in chosen else options,
-            ).fitting
-            if fitting:
-                best = fitting[0]
-                # An update is the smaller, the older the driver that is enough.
-                if "driver" in chosen:
-                    best = min(fitting, key=lambda fits: version_of(_needed_driver(fits)))
-                return "; ".join(_steps_to(best, chosen, machine))
+    # Each change alone, then each pair, then all three.
+    possible_changes = ("driver", "lock", "options")
+    for count in range(1, len(possible_changes) + 1):
+        for changes in itertools.combinations(possible_changes, count):
+            fitting = _choose_after(changes, images, machine, options).fitting
+            if not fitting:
+                continue
+            best = fitting[0]
+            # An update is the smaller, the older the driver that is enough.
+            if "driver" in changes:
+                best = min(fitting, key=lambda fits: version_of(_needed_driver(fits)))
+            return "; ".join(_steps_to(best, changes, machine))
 
     archs = ", ".join(str(arch) for arch in machine.archs)
     return (
@@ -663,6 +661,24 @@ def _usable_branches(machine: Machine) -> str:
     first = max(row.first for row in rows)
     last = min((row.last for row in rows if row.last), default=None)
     return f"a driver of branch {first} to {last}" if last else f"driver {first} or newer"
+
+
+def _choose_after(
+    changes: Collection[str], images: Sequence[ImageSummary], machine: Machine, options: Options
+) -> Choice:
+    """Choose images as if these changes were made: `driver`, `lock` and `options`, or some of them.
+
+    `driver`: the machine has any driver that an image needs. `lock`: each image has its lock.
+    `options`: the person does not describe the image.
+    """
+    if "driver" in changes:
+        # An unknown driver speaks against no image.
+        machine = replace(machine, driver="")
+    if "lock" in changes:
+        images = [image.model_copy(update={"blocked": ""}) for image in images]
+    if "options" in changes:
+        options = Options()
+    return choose(images, machine, options)
 
 
 def _needed_driver(fits: Answer) -> str:

@@ -109,7 +109,7 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
         layers=inputs.layers.get(name, {}),
         claims=inputs.claims.get(name, ()),
         lock=inputs.lock_hashes.get(image.lock_name, ""),
-        tag=published.digest if published else "",
+        published_digest=published.digest if published else "",
     )
 
     if published:

@@ -210,58 +210,72 @@ def image_status(
     layers: Mapping[str, Collection[str]],
     claims: Sequence[Claim] = (),
     lock: str = "",
-    tag: str = "",
+    published_digest: str = "",
 ) -> ImageStatus:
-    """Return the status of an image, of these recorded runs of it.
+    """Return what the recorded validation runs of an image prove of it today.
 
-    `pins`: package -> version today. `layers`: layer -> the digests by which builds of today are
-    known; empty: not recorded. `claims`: what the matrix claims of the image today. `lock`: short
-    hash of its lock today; empty: not known. `tag`: the digest that its tag names in a registry.
-    People pull that very image then, whatever the pins and layers are today. Empty: people build
-    it.
+    runs: all recorded runs of the image, in any order.
+    pins: package -> the version that is pinned today.
+    layers: layer -> the digests that builds of today give it; empty: not recorded.
+    claims: what the matrix claims of the image today.
+    lock: the short hash of the image's lock today; empty: not known.
+    published_digest: the image that its tag names in a registry. People pull that very image, so
+        its runs are never stale, whatever the pins and layers are today. Empty: people build it.
     """
     ordered = newest_first(runs)
-    reference = _reference_run(ordered, tag)
-    digest = tag or (reference.digest if reference else "")
+    # The newest run of the image that people get. Runs of images with the same layers count, too.
+    newest_run = _newest_run(ordered, published_digest)
+    digest = published_digest or (newest_run.digest if newest_run else "")
 
     tier_runs: list[TierRun] = []
-    newest_packages: Mapping[str, str] = {}
+    packages: Mapping[str, str] = {}
     for run in ordered:
         # A run that recorded no packages is taken to have had those of the next newer one.
-        newest_packages = run.packages or newest_packages
-        moved = describe_moves(newest_packages, run.payload, pins, layers)
-        if not moved and lock and run.lock not in ("", lock):
-            moved = "its lock has changed since"
-        if tag:
-            moved = ""
-        is_current = _is_current(run, reference, digest, tag)
+        packages = run.packages or packages
+        moved = ""
+        if not published_digest:
+            moved = describe_moves(run, packages, pins, layers, lock)
+        is_current = _is_current(run, newest_run, digest, published_digest)
         tier_runs += _tier_runs(run, ordered, claims, moved, is_current=is_current)
     return ImageStatus(digest, tuple(tier_runs))
 
 
-def _is_current(run: Run, reference: Run | None, digest: str, tag: str) -> bool:
+def _newest_run(ordered: Sequence[Run], published_digest: str) -> Run | None:
+    """Return the newest run of the published image; of any image with a digest, if it is empty.
+
+    `ordered`: all runs, the newest first. None: there is no such run.
+    """
+    for run in ordered:
+        if run.digest and published_digest in ("", run.digest):
+            return run
+    return None
+
+
+def _is_current(run: Run, newest_run: Run | None, digest: str, published_digest: str) -> bool:
     """Return whether a run counts for an image: see TierRun.current.
 
-    `reference`: the newest run of the image's `digest`; None: there is none. `tag`: the digest that
-    a tag names; empty: people build the image.
+    `digest`: the image that people get. `newest_run`: its newest run; None: there is none.
+    `published_digest`: as in `image_status`.
     """
     if not run.digest:
         return False
     if run.digest == digest:
         return True
-    if reference and run.payload and reference.payload:
-        return run.payload == reference.payload
-    return not tag
+    # `payload`: layer -> its digest; empty: not recorded.
+    if newest_run and run.payload and newest_run.payload:
+        return run.payload == newest_run.payload
+    return not published_digest
 
 
 def layers_of_today(record: LayerRecord, image: str) -> dict[str, frozenset[str]]:
-    """Return the digests by which the layers of today's builds of an image are known, by layer.
+    """Return the digests that today's builds of an image give its layers: layer -> digests.
 
-    They are those of the recipe of this image that was built last. Empty if the record has none.
-    The settings are among them. `record`: of locks/layers.json.
+    `record` is locks/layers.json: what recorded builds of a recipe gave. Today's is the recipe of
+    this image that was built last. Empty if the record has none of it. The image's settings count
+    as a layer.
     """
-    # Recipe of the image -> the day of its last build. Each has one row of settings, which only
-    # builds of this image gave.
+    # Recipe of the image -> the day of its last build. Layers may be shared by several images, but
+    # the settings in a recipe are those of one image: so they tell whose recipe it is.
     last_builds: dict[str, str] = {}
     for recipe, layer in record.items():
         images_of_layer = {build.image for build in layer.builds}
@@ -277,25 +291,18 @@ def layers_of_today(record: LayerRecord, image: str) -> dict[str, frozenset[str]
     return digests
 
 
-def _reference_run(runs: Sequence[Run], tag: str) -> Run | None:
-    """Return the newest run of the tag's digest, or, without a tag, of any digest."""
-    for run in runs:
-        if run.digest and tag in ("", run.digest):
-            return run
-    return None
-
-
 def describe_moves(
+    run: Run,
     packages: Mapping[str, str],
-    payload: Mapping[str, str],
     pins: Mapping[str, str],
     layers: Mapping[str, Collection[str]],
+    lock: str,
 ) -> str:
-    """Return how an image that was measured differs from today's; empty if nothing is known to.
+    """Return how the image of a run differs from today's; empty if no difference is known.
 
-    `packages`: name -> version, as they were measured, and `payload`: layer -> digest. The others
-    are today's: see `image_status`. It reads `transformers 4.57.6 where the pin is 4.50.3 now`, or
-    `the layers torch, light moved`. A pinned package that was not measured is no difference.
+    For example `transformers 4.57.6 where the pin is 4.50.3 now`, or `the layers torch, light
+    moved`. `packages`: name -> version, as they were measured. A pinned package that was not
+    measured is no difference. `pins`, `layers` and `lock` are today's: see `image_status`.
     """
     differences = []
     for name, pinned_version in sorted(pins.items()):
@@ -307,11 +314,15 @@ def describe_moves(
 
     moved = []
     for name, digests in layers.items():
-        if name in payload and payload[name] not in digests:
+        if name in run.payload and run.payload[name] not in digests:
             moved.append(name)
-    if not moved:
-        return ""
-    return f"the layer{'s' * (len(moved) > 1)} {listed(moved)} moved"
+    if moved:
+        return f"the layer{'s' * (len(moved) > 1)} {listed(moved)} moved"
+
+    # Runs of today record the hash of their lock; older ones have an empty one.
+    if lock and run.lock not in ("", lock):
+        return "its lock has changed since"
+    return ""
 
 
 def _tier_runs(

@@ -120,7 +120,7 @@ def test_layers_that_are_known_by_another_digest_have_not_moved() -> None:
 
 
 def test_people_pull_a_published_image_whatever_the_pins_are_today() -> None:
-    status = status_of(WHOLE, pins={"torch": "2.8.0"}, tag=WHOLE.digest)
+    status = status_of(WHOLE, pins={"torch": "2.8.0"}, published_digest=WHOLE.digest)
 
     assert status.validation(GATE) is Validation.VALIDATED
 
