@@ -26,9 +26,10 @@ NOTICE = (
     "This is an audit, not a validation: nobody said what should be in it. PASS means that no "
     "fault was found by rules that hold for every image."
 )
-_REQUIREMENTS = re.compile(
+_LIST_OF_PACKAGES = re.compile(
     r"(^-$|\.(txt|lock|toml)$|(^|/)(Dockerfile|Containerfile)[^/]*$|\.Dockerfile$)"
 )
+"""The name of a requirements file, lock or Dockerfile; `-` is one on the standard input."""
 
 
 def audit(
@@ -62,25 +63,16 @@ def audit(
     An audit is no validation. OUT gets the same files as after `validate`. Nothing of an
     environment's folder runs. Exits with 1 for a fault that breaks something.
     """
-    if Path(reference).is_file() and not _REQUIREMENTS.search(reference):
-        then = (
-            "audit the folder of an environment, or an image of the engine: `docker load -i FILE` "
-            "reads the archive of `docker save`, and prints the image's name"
-        )
-        raise wrong(reference, "is a file, no image and no environment", then)
-    if _REQUIREMENTS.search(reference):
-        then = (
-            "install them into an empty environment (`uv venv checked && uv pip install "
-            "--python checked -r ...`, or `docker build`), and audit that: only what is installed "
-            "can be read"
-        )
-        raise wrong(reference, "is a list of packages, no image and no environment", then)
+    _require_auditable(reference)
     if out:
         require_writable(out)
+    # The machine that it has to run on; None: nothing is claimed about one.
     machine = None
     if gpu or arch or driver:
-        models, archs = [gpu] if gpu else [], [arch] if arch else []
+        models = [gpu] if gpu else []
+        archs = [arch] if arch else []
         machine = chooser.machine_from_options(models, archs, driver)
+
     options = Options(facts=matrix_files.load_facts(), machine=machine, run=run, say=common.tell)
     if Path(reference).is_dir():
         evidence = measure.audit_folder(Path(reference), options)
@@ -98,6 +90,23 @@ def audit(
         common.say(NOTICE)
     has_fault = any(failure.claim.required for failure in verdict.claims_with(Status.FAIL))
     raise typer.Exit(1 if has_fault else 0)
+
+
+def _require_auditable(reference: str) -> None:
+    """Raise UserError if a file or a list of packages is named, and no image and no environment."""
+    if _LIST_OF_PACKAGES.search(reference):
+        then = (
+            "install them into an empty environment (`uv venv checked && uv pip install "
+            "--python checked -r ...`, or `docker build`), and audit that: only what is installed "
+            "can be read"
+        )
+        raise wrong(reference, "is a list of packages, no image and no environment", then)
+    if Path(reference).is_file():
+        then = (
+            "audit the folder of an environment, or an image of the engine: `docker load -i FILE` "
+            "reads the archive of `docker save`, and prints the image's name"
+        )
+        raise wrong(reference, "is a file, no image and no environment", then)
 
 
 def _audit_image(reference: str, engine: str | None, options: Options) -> Evidence:

@@ -77,6 +77,8 @@ def choose(
     else:
         machine = _detect_machine(driver)
         machine = replace(machine, wsl=wsl or machine.wsl)
+
+    # What there is to choose from: the images of the matrix that no rule refuses.
     sources = common.sources(matrix)
     recorded = RecordedRuns.read(sources)
     images = {}
@@ -85,10 +87,8 @@ def choose(
             images[planned.name] = planned.image
     summaries = _summarize_images([*images.values()], recorded, sources, source)
 
-    profiles = sorted({summary.profile for summary in summaries if summary.profile})
-    if profile not in ("none", *profiles):
-        then = f"give --profile one of {', '.join(('none', *profiles))}"
-        raise wrong(f"--profile {profile}", "no image has this profile", then)
+    # What the person wants.
+    _require_known_profile(profile, summaries)
     options = chooser.Options(
         profile=None if profile == "none" else profile,
         torch=chooser.torch_range(torch),
@@ -103,11 +103,21 @@ def choose(
     if as_json:
         typer.echo(json.dumps({**choice.as_json(), "next": next_step}, indent=1))
     else:
-        known = None
+        # How to get the best image, and what was proved of it.
+        best_known = None
         if choice.fitting:
-            known = _describe(images[choice.fitting[0].name], recorded, source, machine)
-        common.show(chooser.sentences(choice, machine, known, next_step))
+            best_image = images[choice.fitting[0].name]
+            best_known = _describe(best_image, recorded, source, machine)
+        common.show(chooser.sentences(choice, machine, best_known, next_step))
     raise typer.Exit(0 if choice.fitting else 1)
+
+
+def _require_known_profile(profile: str, summaries: Sequence[ImageSummary]) -> None:
+    """Raise UserError if no image has the profile of the option --profile (`none`: without one)."""
+    profiles = sorted({summary.profile for summary in summaries if summary.profile})
+    if profile not in ("none", *profiles):
+        then = f"give --profile one of {', '.join(('none', *profiles))}"
+        raise wrong(f"--profile {profile}", "no image has this profile", then)
 
 
 def _detect_machine(driver: str) -> Machine:

@@ -62,21 +62,21 @@ def site(
     """
     sources = common.sources(matrix)
     out = out or sources.workspace.out / "site"
-    try:
-        today = date.fromisoformat(day) if day else datetime.now(UTC).date()
-    except ValueError:
-        raise wrong(f"--date {day}", "this is no date", "write it as 2026-11-21") from None
+    today = parse_day(day)
     if key:
         signing.require_key(key)
 
+    # What the matrix claims of each image today, and the digests that builds give its layers.
     images = [planned.image for planned in plan.plan(sources) if planned.image]
     record = layer_record.read(sources.workspace.locks)
-    layers = {str(image.name): status.layers_of_today(record, str(image.name)) for image in images}
-    claims = {}
+    claims, layers = {}, {}
     for image in images:
-        context = ClaimContext(image=image, facts=sources.facts)
-        claims[str(image.name)] = image_claims(context).claims
+        name = str(image.name)
+        claims[name] = image_claims(ClaimContext(image=image, facts=sources.facts)).claims
+        layers[name] = status.layers_of_today(record, name)
 
+    # What was validated: recorded runs, those of the nightly jobs, and those that are attached to
+    # published images.
     folders = recorded or [sources.workspace.results]
     nightly = results.read(*(folder / "nightly" for folder in folders))
     all_runs = [*runs.recorded_runs(folders), *runs.nightly_runs(nightly)]
@@ -86,6 +86,7 @@ def site(
             published, attached_runs = runs.load_published(registry, [*claims], key, common.say)
         all_runs += attached_runs
 
+    # Which images can be built today, and of which packages.
     blocked = blocked_reasons(images, sources.workspace.locks)
     locks = read_locks(images, blocked, sources.workspace.locks)
     inputs = SiteInputs(
@@ -108,8 +109,21 @@ def site(
     typer.echo(f"{out / 'index.html'}: {made}, from {plural(len(all_runs), 'run')}")
 
 
+def parse_day(day: str) -> date:
+    """Return the day of the option --date; today (UTC) if it is empty. Raises UserError."""
+    if not day:
+        return datetime.now(UTC).date()
+    try:
+        return date.fromisoformat(day)
+    except ValueError:
+        raise wrong(f"--date {day}", "this is no date", "write it as 2026-11-21") from None
+
+
 def blocked_reasons(images: Sequence[Image], locks: Path) -> dict[str, str]:
-    """Return why locks of images can't be used, by the lock's name. Usable locks are left out."""
+    """Return the locks that can't be used: name of the lock -> why. Usable ones are left out.
+
+    `locks` is the folder with all locks.
+    """
     states = lock_file.states(images, locks)
     reasons = {}
     for image in images:
@@ -120,9 +134,9 @@ def blocked_reasons(images: Sequence[Image], locks: Path) -> dict[str, str]:
 
 
 def read_locks(images: Sequence[Image], blocked: Mapping[str, str], locks: Path) -> dict[str, Lock]:
-    """Return the locks of these images by name.
+    """Return the locks of these images: name of the lock -> lock.
 
-    `blocked` is the name of each lock that can't be used -> why: these are left out.
+    Those that `blocked` has (`blocked_reasons`) are left out. `locks` is the folder with all locks.
     """
     usable = [image for image in images if image.lock_name not in blocked]
     return {image.lock_name: lock_file.read(image, locks) for image in usable}
