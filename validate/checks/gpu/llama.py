@@ -143,8 +143,10 @@ def measure_two_runs(llama: SavedLlama) -> QloraEvidence:
 def train(llama: SavedLlama) -> FirstRun:
     """Train a small Llama by QLoRA for STEPS steps, and return its losses and what changed.
 
-    The frozen weights are 4-bit (NF4), products are in bfloat16, AdamW is 8-bit and paged, and
-    activations are recomputed. Switches torch to deterministic algorithms for the whole process.
+    QLoRA freezes the model's weights in 4 bits (NF4) and trains adapters: two small matrices A and
+    B for each linear layer, whose product is added to the layer's weight. B is 0 at first. AdamW is
+    8-bit and paged, and activations are recomputed. Switches torch to deterministic algorithms for
+    the whole process.
     """
     torch = llama.torch
     peft = importlib.import_module("peft")
@@ -157,8 +159,7 @@ def train(llama: SavedLlama) -> FirstRun:
     )
     tuned = peft.get_peft_model(model, settings).train()
 
-    # The adapters are trained: A and B of each linear layer. All other weights are frozen.
-    frozen_before = llama.hash_frozen_weights(tuned)
+    # Only the adapters are trained. Remember what the others and the matrices B are before that.
     trained, b_matrices = {}, {}
     for name, parameter in tuned.named_parameters():
         if parameter.requires_grad:
@@ -166,6 +167,7 @@ def train(llama: SavedLlama) -> FirstRun:
             if "lora_B" in name:
                 b_matrices[name] = parameter.detach()
     b_before = max(float(matrix.abs().max()) for matrix in b_matrices.values())
+    frozen_before = llama.hash_frozen_weights(tuned)
 
     optimizer = importlib.import_module("bitsandbytes.optim").PagedAdamW8bit(
         trained.values(), lr=LEARNING_RATE
@@ -179,22 +181,25 @@ def train(llama: SavedLlama) -> FirstRun:
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
 
-    # Find the matrices B that did not move. They are still 0, or not a number.
-    still = []
+    # Find the matrices B that did not move: they are still 0, or not a number. And find the frozen
+    # weights that did.
+    unmoved_matrices = []
     for name, matrix in b_matrices.items():
         has_moved = bool(matrix.abs().max() > 0)
         if not has_moved:
-            still.append(name)
-    frozen_after = llama.hash_frozen_weights(tuned)
-    changed = [name for name in frozen_after if frozen_after[name] != frozen_before.get(name)]
+            unmoved_matrices.append(name)
+    changed_weights = []
+    for name, digest in llama.hash_frozen_weights(tuned).items():
+        if digest != frozen_before.get(name):
+            changed_weights.append(name)
     return {
         "losses": losses,
         "gradient_checkpointing": bool(model.is_gradient_checkpointing),
         "adapters": len(b_matrices),
         "b_before": b_before,
-        "b_still": still,
+        "b_still": unmoved_matrices,
         "base_count": len(frozen_before),
-        "base_changed": changed,
+        "base_changed": changed_weights,
         "fingerprint": llama.hash_tensors([trained[name] for name in sorted(trained)]),
     }
 

@@ -120,10 +120,12 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
 def measure_rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
     """Compare the probabilities of tokens that vLLM reports with those of the transformers model.
 
-    `engine` has the arguments of vLLM's LLM. Returned are how far the probabilities are apart (see
-    `compare_probabilities`), how far they are apart when something is wrong on purpose
-    (`control_...`), and how many prompt tokens came from vLLM's prefix cache (`cached`).
+    `engine` has the arguments of vLLM's LLM. The evidence says how far the probabilities are apart:
+    for each sampling (see `compare_probabilities`) and for controls, `control_...`, in which the
+    two are not of the same weights or text, so that they must be far apart. `cached` counts the
+    prompt tokens that came from vLLM's prefix cache.
     """
+    # vLLM samples with the weights of the policy, and transformers loads the same weights.
     folder = Path(tempfile.mkdtemp(prefix="rollout-"))
     policy = Policy(folder / "policy", engine["dtype"])
     sampler = Sampler(policy, engine)
@@ -142,12 +144,13 @@ def measure_rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
         samplings[name] = compare_probabilities(model, prompts, answers[name], sampling)
     controls = compare_wrong_assumptions(policy, model, answers)
 
-    # A control of the weights: without an adapter, the model's are changed and the sampler keeps
-    # the old ones; with one, the sampler leaves it out.
+    # A control: the sampler has other weights than the model. Take the sampler's adapter away or,
+    # if there is none, change the model's weights.
     plain_answers = answers["temperature 1"]
     plain_sampling = SAMPLINGS["temperature 1"]
-    sampler.adapter_folder = ""
-    if not has_adapter:
+    if has_adapter:
+        sampler.adapter_folder = ""
+    else:
         add_noise(model)
     stale_answers = sampler.sample(plain_sampling)
     controls["control_stale"] = compare_probabilities(model, prompts, stale_answers)
@@ -157,7 +160,7 @@ def measure_rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
         plain_answers = sampler.sample(plain_sampling)
         samplings["after a sync"] = compare_probabilities(model, prompts, plain_answers)
 
-    # A control of the model: it drops a part of its attention, as in training.
+    # A control: the model drops a part of its attention, as it may in training.
     for module in model.train().modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = DROPOUT

@@ -164,10 +164,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
 
 
 def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> TrainedAndRead:
-    """Train a new model of one variant, on one batch with this number of rows, and time its steps.
+    """Train a new model of one variant on one batch, and return its times, losses and memory.
 
-    `device` may be `cpu`, for a rehearsal with a tiny model. The eager model's loss is also
-    computed in float32, before and after training.
+    variant: a key of VARIANTS.
+    device: `cuda`; or `cpu`, for a rehearsal with a tiny model, whose memory is not measured.
+    rows: how many rows of tokens the batch has.
+    watch: reads the GPU's clocks while steps are timed.
+
+    The eager model's loss is also computed in float32, before and after training (`reference`).
     """
     # Free the memory of the previous variant. Some stays in use by its compiled code, and must not
     # count in the peak of this one.
@@ -177,8 +181,8 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
         torch.cuda.empty_cache()
         memory_before = torch.cuda.memory_allocated()
 
-    # The seed is the same for every run: different ones moved the last loss by 0.07, which is more
-    # than LOSS_SLACK.
+    # Make model, batch and optimizer. The seed is the same for every run: different ones moved the
+    # last loss by 0.07, which is more than LOSS_SLACK.
     torch.manual_seed(seeding.FIXED_SEED)
     tokens = draw_tokens(torch, device, rows)
     model = VARIANTS[variant].make_model(torch, device)
@@ -192,7 +196,7 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
 
-    step_losses: list[Any] = []
+    loss_tensors: list[Any] = []
 
     def step() -> None:
         loss = model(input_ids=tokens, labels=tokens).loss
@@ -200,16 +204,22 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
         optimizer.step()
         optimizer.zero_grad()
         # Keep it as a tensor: to make it a number, the host would have to wait for the GPU.
-        step_losses.append(loss.detach())
+        loss_tensors.append(loss.detach())
 
-    timed_steps = (STEPS if is_eager else _OTHER_STEPS) - _WARM_UP_STEPS
+    # Train. The first steps are not timed.
+    all_steps = STEPS if is_eager else _OTHER_STEPS
     times, reading = timing.time_runs(
-        torch, step, device, warm=_WARM_UP_STEPS, repeats=timed_steps, watch=watch
+        torch,
+        step,
+        device,
+        warm=_WARM_UP_STEPS,
+        repeats=all_steps - _WARM_UP_STEPS,
+        watch=watch,
     )
     peak = 0
     if device == "cuda":
         peak = torch.cuda.max_memory_allocated() - memory_before
-    losses = [float(loss) for loss in step_losses]
+    losses = [float(loss) for loss in loss_tensors]
 
     # Compare bfloat16 with float32 once more, on the trained weights.
     reference: dict[str, list[float]] = {}
@@ -220,6 +230,7 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
         optimizer.state.clear()
         float32_losses.append(compute_float32_loss(torch, model, tokens))
         reference = {"bfloat16": [losses[0], loss_after], "float32": float32_losses}
+
     trained: Trained = {
         "time": timing.summarise_times(times),
         "peak": peak,

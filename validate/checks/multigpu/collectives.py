@@ -81,7 +81,9 @@ class CollectiveResult(NamedTuple):
 def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
     """Run each of OPERATIONS on `size` whole numbers of each rank, and return the results by name.
 
-    Each result comes with the right one, and with that for the data of wrong ranks.
+    All ranks (processes) call this at once. Every rank knows the numbers that the others send, so
+    each result comes with the right one (`expected`), and with the one that the data of wrong ranks
+    would give (`wrong`).
     """
     torch, distributed = worker.torch, worker.distributed
     own_rank, world_size = worker.rank, worker.world_size
@@ -92,20 +94,24 @@ def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
     index = torch.arange(size, device=worker.device, dtype=torch.int64)
 
     def numbers(sender: int, receiver: int = 0) -> Any:
-        """Return `size` numbers that differ by sender, by receiver and by position."""
+        """Return the `size` numbers that a rank sends to another: different for each pair.
+
+        `receiver` is left out where all ranks get the same.
+        """
         return index * 1_000_003 + (sender + 1) * 7_919_000_000_019 + receiver * 104_729
 
     def sum_over_senders(receiver: int = 0) -> Any:
         return sum(numbers(sender, receiver) for sender in all_ranks)
 
-    # Tensors for the results. all_reduce and broadcast write theirs over what is sent.
+    # Tensors for the results. all_reduce and broadcast read what is sent from theirs, and write the
+    # result over it.
     reduced = numbers(own_rank)
     scattered = torch.empty_like(index)
     broadcast = numbers(own_rank)
     from_previous = torch.empty_like(index)
     gathered = torch.empty(world_size * size, device=worker.device, dtype=torch.int64)
     swapped = torch.empty(world_size * size, device=worker.device, dtype=torch.int64)
-    by_sender = [numbers(sender) for sender in all_ranks]
+    # What this rank sends to each receiver, in the order of the ranks.
     by_receiver = torch.cat([numbers(own_rank, receiver) for receiver in all_ranks])
 
     distributed.all_reduce(reduced)
@@ -115,7 +121,8 @@ def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
     distributed.all_to_all_single(swapped, by_receiver)
     worker.send_around_ring(numbers(own_rank), from_previous)
 
-    # Compare with what is expected, and with the result for the data of wrong ranks.
+    # What comes from all senders: the right numbers, and those of the ranks one further.
+    by_sender = [numbers(sender) for sender in all_ranks]
     rotated = torch.cat([*by_sender[1:], by_sender[0]])
     sent_to_this_rank = torch.cat([numbers(sender, own_rank) for sender in all_ranks])
     return {
