@@ -149,8 +149,8 @@ def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
     for pin in image.pins:
         if pin.optional:
             may_be_missing.add(pin.name)
-        if pin.extensions:
-            may_be_missing.add(pin.lacking)
+        if pin.extension_source:
+            may_be_missing.add(pin.name_of_extensions)
     return {name: str(declared[name]) for name in sorted(may_be_missing) if name in declared}
 
 

@@ -64,8 +64,8 @@ class Pin:
     """What a compiled package requires and the image does not pin.
 
     The lock has it: a resolver can't find out, as no index has the wheel."""
-    extensions: str = ""
-    """The row of `sources` that makes it with its compiled extensions; empty: it has none.
+    extension_source: str = ""
+    """The row of matrix.yaml's `sources` that compiles it with extensions; empty: it has none.
 
     The lock has it as pure Python. A wheel that was compiled for the image replaces that."""
     index: PrivateIndex | None = None
@@ -84,8 +84,15 @@ class Pin:
         return not (self.optional or self.compiled)
 
     @property
-    def lacking(self) -> str:
-        """The name under which an image's label says that its compiled extensions are missing."""
+    def source(self) -> str:
+        """The row of matrix.yaml's `sources` that compiles it, if the matrix has such a row.
+
+        It is the row for its extensions if it can have any, else the row with its own name."""
+        return self.extension_source or self.name
+
+    @property
+    def name_of_extensions(self) -> str:
+        """The name of its compiled extensions in an image's label of what the image lacks."""
         return f"{self.name} extensions"
 
     @cached_property
@@ -222,8 +229,8 @@ class Image:
         compiled_wheels = {stem_of(file): file for file in wheels if has_extensions(file)}
         chosen = {}
         for pin in self.pins:
-            # `extensions` is empty for a package that this image can only have without them.
-            if pin.extensions and pin.wheel_stem in compiled_wheels:
+            # A package that this image can only have as pure Python has no `extension_source`.
+            if pin.extension_source and pin.wheel_stem in compiled_wheels:
                 chosen[pin.name] = compiled_wheels[pin.wheel_stem]
         return chosen
 

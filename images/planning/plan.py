@@ -661,16 +661,18 @@ def _make_pins(candidate: Candidate, layers: Sequence[str], torch_local: str) ->
     return tuple(pins)
 
 
-def _make_pin(candidate: Candidate, name: str, layer: str, extensions: str) -> Pin:
+def _make_pin(candidate: Candidate, name: str, layer: str, extension_source: str) -> Pin:
     """Return one package of the image: its exact version, its layer, and how it is installed.
 
     Some packages can be had from an index as pure Python, and compiled with extensions as well.
-    `extensions` names the row of `sources` in matrix.yaml that compiles it so; empty if none does.
+    `extension_source` names the row of `sources` in matrix.yaml that compiles this package with its
+    extensions; empty if none does.
     """
-    # `cuda-source`: indexes have only the source, which nvcc must compile. With `extensions`, an
-    # index has the pure Python package, and a compiled wheel may take its place.
+    # `cuda-source`: indexes have only the source, which nvcc must compile. A package with an
+    # `extension_source` is not such: an index has it as pure Python, and a compiled wheel may take
+    # its place.
     facts = candidate.package_facts.get(name)
-    is_compiled = facts is not None and facts.form == "cuda-source" and not extensions
+    is_compiled = facts is not None and facts.form == "cuda-source" and not extension_source
 
     # No index is asked what a compiled package requires, so its requirements are listed here.
     needs: list[str] = []
@@ -679,9 +681,9 @@ def _make_pin(candidate: Candidate, name: str, layer: str, extensions: str) -> P
 
     # The oldest GPU that the package has code for. It is known only if we compile that code.
     minimum_arch = None
-    source = candidate.matrix.sources.get(extensions or name)
+    source = candidate.matrix.sources.get(extension_source or name)
     if source:
-        has_gpu_code = bool(extensions) or (is_compiled and source.nvcc)
+        has_gpu_code = bool(extension_source) or (is_compiled and source.nvcc)
         if has_gpu_code:
             minimum_arch = Arch.parse(source.minimum_arch)
 
@@ -693,7 +695,7 @@ def _make_pin(candidate: Candidate, name: str, layer: str, extensions: str) -> P
         compiled=is_compiled,
         minimum_arch=minimum_arch,
         needs=tuple(needs),
-        extensions=extensions,
+        extension_source=extension_source,
         index=candidate.private_indexes.get(name),
     )
 

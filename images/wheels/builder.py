@@ -89,15 +89,13 @@ def wheel_builder(
         if cached_wheel:
             return cached_wheel
 
-        # The row of `sources` that says how the package is compiled: the one that makes its
-        # extensions if it has any, else the one with its own name.
-        package = pin.extensions or pin.name
-        if package not in matrix.sources or image.official_wheel(pin.name):
+        # The matrix says in a row of `sources` how a package is compiled. Others are not compiled.
+        if pin.source not in matrix.sources or image.official_wheel(pin.name):
             return None
         try:
-            recipe = recipe_for(image, package, matrix)
+            recipe = recipe_for(image, pin.source, matrix)
         except UserError as error:
-            is_required = not pin.optional and not pin.extensions
+            is_required = not pin.optional and not pin.extension_source
             if is_required:
                 raise
             progress.say(str(image.name), error.problems[0].cause, "yellow")

@@ -8,6 +8,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -47,7 +48,8 @@ class Gathered:
     files: Mapping[str, Path]
     """File name -> wheel on this machine."""
     missing: Mapping[str, str]
-    """Distribution, or `NAME extensions` (Pin.lacking) -> why the image goes without its wheel.
+    """Distribution, or `NAME extensions` (Pin.name_of_extensions) -> why the image has no such
+    wheel.
 
     Labels and claims of the image repeat the text, so it names no machine, no error and no command.
     """
@@ -80,17 +82,18 @@ def gather(
     """
     wheelhouse_wheels = _wheels_in(wheelhouse)
     wheels: list[Path] = []
-    # Package, or its extensions, that the image goes without -> why.
+    # What the image goes without, a package or the extensions of one -> why.
     reasons: dict[str, _Reason] = {}
     problems: list[Problem] = []
     for pin in image.pins:
-        # The lock has this package as pure Python. A wheel with compiled extensions is better.
-        if pin.extensions:
+        # The lock has a package with an `extension_source` as pure Python. If a wheel of it with
+        # compiled extensions is found, the build installs that in its place.
+        if pin.extension_source:
             extended_wheel = _extended_wheel(pin, image, wheelhouse_wheels, compiled)
             if extended_wheel:
                 wheels.append(extended_wheel)
             else:
-                reasons[pin.lacking] = _why_no_extensions(pin, image)
+                reasons[pin.name_of_extensions] = _why_no_extensions(pin, image)
 
         if pin.locked:
             continue
@@ -141,7 +144,7 @@ def _installers(image: Image, wheelhouse_wheels: Sequence[Path]) -> list[Path]:
 
 def _compile_command(pin: Pin, image: Image) -> str:
     """Return the command, in backticks, that compiles the wheel or the extensions of a pin."""
-    return f"`{command('wheels', str(image.name), pin.extensions or pin.name)}`"
+    return f"`{command('wheels', str(image.name), pin.source)}`"
 
 
 def _extended_wheel(
@@ -181,13 +184,14 @@ def _search_wheel(
 ) -> _Search:
     """Look for the wheel of a pin: the user's, else one compiled here, else the official one.
 
-    `official` downloads that. The result has the wheel, or None; and if a download failed, why.
-    Raises UserError if a file has the name of the official wheel, but not its hash.
+    `compiled` finds or compiles the second, and `official` downloads the third. The result has the
+    wheel, or None; and if a download failed, why. Raises UserError if a file has the name of the
+    official wheel, but not its hash.
     """
     official_wheel = image.official_wheel(pin.name)
     own_wheel = _in_wheelhouse(pin, image, wheelhouse_wheels)
-    # The user may give any build of a package. But a file that is called as the official one must
-    # be that: otherwise it is damaged, or somebody replaced it.
+    # The user may give any build of a package. But a file with the official wheel's name must be
+    # the official wheel: otherwise it is damaged, or somebody replaced it.
     if own_wheel and official_wheel and own_wheel.name == official_wheel.filename:
         then = "put the official file there, or give your own wheel the name of another build"
         require_hash(own_wheel, official_wheel, then)
@@ -199,7 +203,7 @@ def _search_wheel(
         return _Search(official(official_wheel))
     except NotFetched as error:
         problem = error.problems[0]
-    # No index has a wheel of such a package, but it may be compiled here.
+    # No index has a wheel of such a package, but the user can compile one.
     if pin.compiled:
         then = f"{problem.then}; or {_compile_command(pin, image)} compiles one"
         problem = replace(problem, then=then)
@@ -209,13 +213,15 @@ def _search_wheel(
 def _why_missing(pin: Pin, image: Image, download_problem: Problem | None) -> _Reason:
     """Return why an image goes without the wheel of an optional pin, and what the user can do.
 
-    `download_problem` says why its official wheel could not be downloaded; None if it has none.
+    `download_problem` says why its official wheel could not be downloaded; None if facts.yaml knows
+    no official wheel of it.
     """
     if download_problem:
         return _Reason(
             f"{pin.requirement}: its official wheel could not be fetched",
             f"{download_problem.cause} ({download_problem.where}); {download_problem.then}",
         )
+    # No index has a wheel of such a package, but the user can compile one.
     if pin.compiled:
         return _Reason(
             f"{pin.requirement}: {_NOT_COMPILED}", f"{_compile_command(pin, image)} compiles it"
@@ -325,9 +331,9 @@ def obtain(wheel: Prebuilt, *, cache: Path, fetch: Fetch | None = None) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     # Each download has a folder of its own, because builds may fetch the same file at once.
     with tempfile.TemporaryDirectory(dir=cache, prefix=".") as folder:
-        partial = Path(folder, wheel.filename)
+        partial_file = Path(folder, wheel.filename)
         try:
-            (fetch or download)(wheel.url, partial)
+            (fetch or download)(wheel.url, partial_file)
         except OSError as error:
             where = f"{wheel.filename} of {host_name}"
             then = "download it elsewhere, and name its folder with --wheelhouse FOLDER"
@@ -336,8 +342,8 @@ def obtain(wheel: Prebuilt, *, cache: Path, fetch: Fetch | None = None) -> Path:
             "nothing was kept; ask whoever serves it: the release's file was replaced, or "
             "something on the way rewrites it. --wheelhouse FOLDER takes a wheel of yours"
         )
-        require_hash(partial, wheel, then, host_name)
-        partial.replace(target)
+        require_hash(partial_file, wheel, then, host_name)
+        partial_file.replace(target)
     return target
 
 
@@ -428,29 +434,33 @@ def wheel_finder(matrix: Matrix, folder: Path | None = None) -> FindWheel:
 
     A pin is a package at one version. `folder` is the wheel cache, by default the one of this user.
     """
+    return partial(find_cached_wheel, matrix=matrix, folder=folder)
 
-    def find(image: Image, pin: Pin) -> Path | None:
-        """Return the wheel of a pinned package that was compiled for such an image.
 
-        None if the package is not one that we compile, or if the cache has no wheel of it.
-        """
-        # The row of `sources` that says how the package is compiled: the one that makes its
-        # extensions if it has any, else the one with its own name.
-        package = pin.extensions or pin.name
-        wheel_cache = folder or compiled_wheels()
-        # The cache has a folder PACKAGE-VERSION-HASH for each wheel.
-        if package not in matrix.sources or not any(wheel_cache.glob(f"{package}-*")):
-            return None
-        from images.wheels.recipe import recipe_for  # here: most machines have compiled nothing
+def find_cached_wheel(
+    image: Image, pin: Pin, *, matrix: Matrix, folder: Path | None
+) -> Path | None:
+    """Return the wheel of a pinned package that was compiled for such an image.
 
-        try:
-            recipe = recipe_for(image, package, matrix)
-        except UserError:
-            # It can't be compiled for this image, so no wheel can be there. The plan says why.
-            return None
-        return find_compiled(wheel_cache, recipe.key)
+    None if matrix.yaml does not say how the package is compiled, if it can't be compiled for this
+    image, or if the wheel cache has no undamaged wheel of it. `folder` is that cache; None: the one
+    of this user.
+    """
+    wheel_cache = folder or compiled_wheels()
+    # `sources` of matrix.yaml has a row for each package that can be compiled; `pin.source` names
+    # this package's row. The cache has a folder ROW-VERSION-HASH for each wheel.
+    if pin.source not in matrix.sources or not any(wheel_cache.glob(f"{pin.source}-*")):
+        return None
+    # Imported here, because most machines have compiled nothing.
+    from images.wheels.recipe import recipe_for
 
-    return find
+    # The recipe is everything that a wheel depends on, so its hash leads to the wheel.
+    try:
+        recipe = recipe_for(image, pin.source, matrix)
+    except UserError:
+        # The package can't be compiled for this image; the plan has warned, with the reason.
+        return None
+    return find_compiled(wheel_cache, recipe.key)
 
 
 def compiled_wheels() -> Path:
@@ -485,29 +495,33 @@ def record_digests(image: Image, files: Iterable[Path]) -> dict[str, str]:
 
 
 def expected_wheels(
-    image: Image, missing: Collection[str], compiled: FindWheel, cache: Path
+    image: Image, missing: Collection[str], find_wheel: FindWheel, cache: Path
 ) -> dict[Path, str]:
     """Return the wheels that are in no index and that a build of an image here would use.
 
-    The result is the path of a wheel -> its sha256. They are the compiled wheels that `compiled`
-    finds, else the official ones, for the image's packages that the lock does not have. Nothing is
-    downloaded: an official wheel need not exist yet at its path below `cache`. `missing` are
-    packages that the image was built without.
+    The result is the path of a wheel -> its sha256. Nothing is downloaded: an official wheel need
+    not exist yet at its path below `cache`.
+
+    missing: what the image was built without: packages, or `NAME extensions` for the compiled
+        extensions of a package that it has as pure Python.
+    find_wheel: finds a wheel that was compiled here. It is preferred to the official one.
     """
     digests = {}
     for pin in image.pins:
-        # `extensions`: the package can be compiled with extensions.
-        if pin.extensions:
-            # The lock has it as pure Python. Only a compiled wheel replaces that.
-            name, official_wheel = pin.lacking, None
+        if pin.extension_source:
+            # The lock has this package as pure Python. Only a compiled wheel replaces that.
+            name = pin.name_of_extensions
+            official_wheel = None
         elif pin.locked:
+            # The package comes from an index.
             continue
         else:
-            name, official_wheel = pin.name, image.official_wheel(pin.name)
+            name = pin.name
+            official_wheel = image.official_wheel(pin.name)
         if name in missing:
             continue
 
-        compiled_wheel = compiled(image, pin)
+        compiled_wheel = find_wheel(image, pin)
         if compiled_wheel:
             digests[compiled_wheel] = sha256_of_file(compiled_wheel)
         elif official_wheel:

@@ -50,7 +50,7 @@ class ClaimContext:
     missing: Mapping[str, str] = field(default_factory=dict)
     """Optional pin -> why no wheel of it could be had: claims about it are unproven, and not
     required. A package that is there without its compiled extensions stands as `NAME extensions`
-    (Pin.lacking)."""
+    (Pin.name_of_extensions)."""
     origin: Origin | None = None
     """The recipe of the image's layers. None: no claim about it, as in the image's own copy of its
     claims."""
@@ -108,7 +108,7 @@ class ClaimContext:
 
     def reason_without_extensions(self, pin: Pin) -> str:
         """Return why the image lacks a package's compiled extensions; empty if it has them."""
-        reason = self.missing.get(pin.lacking)
+        reason = self.missing.get(pin.name_of_extensions)
         return f"the image goes without {reason}" if reason else ""
 
     def reason_unknown(self, pin: Pin) -> str:

@@ -125,7 +125,7 @@ def native_claims(context: ClaimContext) -> Iterator[Claim]:
     # has compiled them for this image, the claim is unproven (`lacking`).
     for pin in image.pins:
         extensions = expectations.EXTENSIONS.get(pin.name)
-        if pin.extensions and extensions:
+        if pin.extension_source and extensions:
             expect = extension_expectation(image, extensions)
             yield native_claim(pin, expect, lacking=context.reason_without_extensions(pin))
 

@@ -143,7 +143,7 @@ def claims_about_compiled_extensions(context: ClaimContext) -> Iterator[Claim]:
         # Patterns of the extensions' files: `gpu` of those that must hold GPU code, `also` of those
         # that may.
         libraries = expectations.EXTENSIONS.get(pin.name)
-        if not pin.extensions or not libraries:
+        if not pin.extension_source or not libraries:
             continue
         # `minimum_arch` is the oldest GPU that they are compiled for, if they have GPU code.
         if not pin.minimum_arch:

@@ -122,10 +122,10 @@ def wheels_elsewhere(context: ClaimContext) -> list[str]:
     elsewhere = []
     for pin in context.image.pins:
         is_in_image = pin.name not in context.missing
-        if pin.extensions:
+        if pin.extension_source:
             # The lock has it as pure Python. The image has that only if there is no wheel with
             # compiled extensions: then `missing` has the entry `NAME extensions`.
-            is_from_lock = pin.lacking in context.missing
+            is_from_lock = pin.name_of_extensions in context.missing
         else:
             is_from_lock = pin.locked
         # `outside` has the RECORDs of wheels that are in no lock, but lie on this machine.

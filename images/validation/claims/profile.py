@@ -287,7 +287,7 @@ def reason_without_gpus(context: ClaimContext, tier: str) -> str:
 def plans_extensions(image: Image, package: str) -> bool:
     """Return whether the image is planned with a package's compiled extensions."""
     pin = image.pin(package)
-    return pin is not None and bool(pin.extensions)
+    return pin is not None and bool(pin.extension_source)
 
 
 def find_reason_without_extensions(context: ClaimContext, package: str) -> str:

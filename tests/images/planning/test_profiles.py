@@ -253,7 +253,11 @@ def test_an_extension_that_can_be_compiled_is_noted_at_its_pin() -> None:
     pin = image("cu124-torch25-colossalai").pin("colossalai")
 
     assert pin is not None
-    assert (pin.extensions, str(pin.minimum_arch), pin.locked) == ("colossalai", "sm_75", True)
+    assert (pin.extension_source, str(pin.minimum_arch), pin.locked) == (
+        "colossalai",
+        "sm_75",
+        True,
+    )
 
 
 def test_an_extension_that_cannot_be_compiled_is_warned_of_and_not_claimed() -> None:
@@ -265,7 +269,7 @@ def test_an_extension_that_cannot_be_compiled_is_warned_of_and_not_claimed() -> 
 
     colossalai = image("cu124-torch25-colossalai", sources=without_nvcc)
 
-    assert not any(pin.extensions for pin in colossalai.pins)
+    assert not any(pin.extension_source for pin in colossalai.pins)
     lack = "compiled extensions: colossalai 0.5.0 is published as source only, and no"
     assert any(lack in warning for warning in colossalai.warnings)
     claims = claims_of(colossalai)

@@ -235,8 +235,8 @@ def test_a_compiled_wheel_takes_the_place_of_the_locks_pure_python(tmp_path: Pat
     requested_extensions: list[str] = []
 
     def find_extensions(_image: Image, pin: Pin) -> Path | None:
-        requested_extensions.append(pin.extensions)
-        return wheel if pin.extensions else None
+        requested_extensions.append(pin.extension_source)
+        return wheel if pin.extension_source else None
 
     wheels = gathered("cu124-torch25-colossalai", tmp_path, compiled=find_extensions)
 
