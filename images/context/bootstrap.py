@@ -30,7 +30,8 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CHUNK = 1 << 20
 """Bytes that are read from mmdebstrap at once."""
 
-# What Debian's slim images leave out. Copyright files stay, as the licences ask.
+# dpkg does not install these files: Debian's slim images leave them out, too. Copyright files stay,
+# because the licences ask for them.
 _DPKG_OPTIONS = (
     "path-exclude=/usr/share/doc/*",
     "path-include=/usr/share/doc/*/copyright",
@@ -161,20 +162,22 @@ def _run_mmdebstrap(command: Sequence[str], suite: str, host: HostSettings) -> I
         tar, stderr = cast("IO[bytes]", process.stdout), cast("IO[bytes]", process.stderr)
         # A thread reads the messages while the tar is read: a full pipe would stop mmdebstrap.
         messages: deque[str] = deque(maxlen=100)
+        # A generator: the thread reads each line when mmdebstrap writes it. The last ones are kept.
         lines = (line.decode(errors="replace").strip() for line in stderr)
         listener = threading.Thread(target=messages.extend, args=(lines,), daemon=True)
         listener.start()
         try:
             while chunk := tar.read(_CHUNK):
                 yield chunk
-        # If the caller stops reading early, stop mmdebstrap, too.
         except BaseException:
+            # The caller stopped reading early, so mmdebstrap would wait forever to write more.
             process.terminate()
             raise
         listener.join()
 
     if process.returncode != 0:
-        failure = classify("", messages)  # "": there is no error of BuildKit, only these lines
+        # `classify` reads an error of BuildKit and a log. Here is only a log, mmdebstrap's.
+        failure = classify("", messages)
         cause = f"failed: {host.redact(failure.line or failure.cause)}"
         then = (
             "if /tmp is full, free space there and build again; if packages can't be had, "
@@ -186,11 +189,14 @@ def _run_mmdebstrap(command: Sequence[str], suite: str, host: HostSettings) -> I
 def _make_repository(base: Base, lock: DebianLock, host: HostSettings, repository: Path) -> None:
     """Fetch a base's packages into a new Debian repository, each checked by its hash.
 
-    `lock` lists them. `repository` is the folder to make; a list of the packages is put beside it.
-    Raises UserError if a package can't be fetched, or has another hash.
+    `lock` has the packages: those of the base itself, which are fetched, and those of the layer
+    above it, which are not. `repository` is the folder to make. A list of the packages for the
+    script that fetches them is put beside it. Raises UserError if a package can't be fetched, or
+    has another hash.
     """
+    packages_of_base = lock.base
     package_list = repository.with_name("lock")
-    package_list.write_bytes(lock.serialize_only(lock.base))
+    package_list.write_bytes(lock.serialize_only(packages_of_base))
     script = TEMPLATES / "scripts" / "debian_repository.sh"
     # The script fetches from the mirrors that variables name: Debian's own, or those of the host.
     own_mirrors = {archive.variable: archive.address for archive in debian.ARCHIVES.values()}
@@ -203,7 +209,8 @@ def _make_repository(base: Base, lock: DebianLock, host: HostSettings, repositor
         check=False,
     )
     if finished.returncode != 0:
-        failure = classify("", finished.stderr.splitlines())  # "": BuildKit has no part in this
+        # `classify` reads an error of BuildKit and a log. Here is only a log, the script's.
+        failure = classify("", finished.stderr.splitlines())
         cause = f"{failure.cause} ({host.redact(failure.line)})"
         raise failed(f"locks/{debian.lock_path(base)}", cause, failure.then)
 

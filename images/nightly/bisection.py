@@ -116,39 +116,48 @@ def _leave_out_one(
     return ()
 
 
-def is_open(claim: ClaimRow) -> bool:
-    """Return whether a claim failed, or is required and could not be measured."""
-    return claim.verdict is Status.FAIL or (claim.required and claim.verdict is Status.UNPROVEN)
+def is_failing(claim: ClaimRow) -> bool:
+    """Return whether a claim is FAIL, or UNPROVEN although it is required.
+
+    UNPROVEN means that it could not be measured, for example without a GPU.
+    """
+    if claim.verdict is Status.UNPROVEN:
+        return claim.required
+    return claim.verdict is Status.FAIL
 
 
 def find_regressions(control: SetResult, newer: SetResult) -> list[ClaimRow]:
     """Return the claims that an image passes with its locked versions, but not with newer ones.
 
-    `control` has the results with the locked versions, `newer` those with newer ones. A claim that
-    is required must not be UNPROVEN there either. Claims that need no GPU come first.
+    control: what was judged of the image with the locked versions.
+    newer: what was judged of it with newer versions. The claims that are returned come from here:
+        they are FAIL, or UNPROVEN although they are required.
 
-    If the image could not be built with newer versions, the result is one claim called BUILD. It is
-    empty if the image could not even be built with its locked versions.
+    Claims that need no GPU come first. If the image could not be built with newer versions, the
+    list has a single claim, BUILD, which fails. If it could not even be built with its locked
+    versions, nothing can be compared, and the list is empty.
     """
     # A result has a cause only if its image could not be built.
     if control.cause:
         return []
     if newer.cause:
-        return [
-            ClaimRow(
-                check=BUILD,
-                subject="",
-                tier=Tier.STATIC,
-                verdict=Status.FAIL,
-                required=True,
-                reason=newer.cause,
-            )
-        ]
-    worse = []
+        build_failure = ClaimRow(
+            check=BUILD,
+            subject="",
+            tier=Tier.STATIC,
+            verdict=Status.FAIL,
+            required=True,
+            reason=newer.cause,
+        )
+        return [build_failure]
+
+    regressions = []
     for claim in newer.claims:
-        if is_open(claim) and control.verdict(claim.key) is Status.PASS:
-            worse.append(claim)
-    return sorted(worse, key=lambda claim: list(Tier).index(claim.tier))
+        if is_failing(claim) and control.verdict(claim.key) is Status.PASS:
+            regressions.append(claim)
+    # The tiers are in the order of what they need, those without a GPU first.
+    tiers = list(Tier)
+    return sorted(regressions, key=lambda claim: tiers.index(claim.tier))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,11 +178,12 @@ class Search:
     for the same tiers."""
 
     def breakages(self, worse: Sequence[ClaimRow]) -> list[BreakageLine]:
-        """Find which new versions of packages break each test of `worse`.
+        """Find which new versions of packages break each claim of `worse`.
 
-        `worse` has the tests that fail with the newest versions, those without a GPU first. Each
-        line of the result names packages whose new versions together break something, and the tests
-        that they break. It is also appended to the file of results as soon as it is known.
+        `worse` has the claims that fail with the newest versions, those without a GPU first. Each
+        line that is returned names packages whose new versions together break something, and the
+        claims that they break. The line is also appended to the file of results, as soon as it is
+        known.
         """
         lines = []
         remaining = list(worse)
@@ -183,7 +193,8 @@ class Search:
             self.options.progress(self.planned.name, line.sentence)
             lines.append(line)
 
-            # The first claim was bisected. The line may explain others, too.
+            # These packages were found for the first claim. They may also break others, which then
+            # need no bisection of their own.
             explained = {claim.key for claim in line.claims}
             remaining = [claim for claim in remaining[1:] if claim.key not in explained]
         return lines
@@ -205,8 +216,8 @@ class Search:
         def fails_with(moved: frozenset[str]) -> bool:
             """Return whether the claim fails when only these packages have the canary's versions.
 
-            All others keep the control's. The answer is False, too, if no versions fit together, or
-            if the claim fails for another reason than in the canary.
+            All others keep the control's. False also if no versions fit together, or if the claim
+            fails for another reason than in the canary.
             """
             result = self._validate(moved, (claim.tier,))
             answer = _read_answer(result, claim) if result else Answer.UNRESOLVED
@@ -233,11 +244,11 @@ class Search:
         )
 
     def _validate(self, moved: frozenset[str], tiers: tuple[Tier, ...]) -> SetResult | None:
-        """Build and test the image with only some packages at their newest versions.
+        """Build the image with only some packages at their newest versions, and validate it.
 
         `moved` names these packages; all others keep their locked versions as far as they fit.
-        `tiers` are the groups of tests. Returns None if no versions of the others fit. The same
-        versions are built only once for the same tiers.
+        `tiers` are the groups of claims to judge. Returns None if no versions of the others fit.
+        The same versions are built only once for the same tiers.
         """
         mixture = sets.mix_versions(self.control, self.canary, moved, self.options.run)
         if mixture is None:
@@ -250,14 +261,14 @@ class Search:
     def _broken_by(self, culprits: frozenset[str], worse: Sequence[ClaimRow]) -> list[ClaimRow]:
         """Return the claims that fail if only the culprits have the canary's versions.
 
-        `worse` are the claims that the canary fails. The culprits were found by the first of them,
-        so this is always returned, and first.
+        `worse` are the claims that the canary fails. The culprits were found by bisecting the first
+        of them, so this one is always returned, in first place.
         """
-        # So far, only claims of the first one's tier were judged.
+        # The bisection judged only the tier of the first claim. Judge the tiers of all.
         tiers = {claim.tier for claim in worse}
         result = self._validate(culprits, tuple(tier for tier in Tier if tier in tiers))
         judged_claims: dict[str, ClaimRow] = {}
-        # There is no result if the culprits' new versions fit with no versions of the others.
+        # Without a result, the culprits' new versions fit with no versions of the other packages.
         if result:
             judged_claims = {claim.key: claim for claim in result.claims}
 

@@ -12,7 +12,7 @@ from typing import Any
 from images.building import validating
 from images.locking import lock_file, uv
 from images.nightly import bisection, results, sets
-from images.nightly.bisection import is_open
+from images.nightly.bisection import is_failing
 from images.nightly.results import BreakageLine, Change, Job, JobLine, Outcome
 from images.nightly.sets import Locked, NightlyOptions, SetResult
 from images.planning.image import Image
@@ -143,10 +143,12 @@ def _append_result(
     result: SetResult,
     options: NightlyOptions,
 ) -> JobLine:
-    """Append the line of a job to the results, report it, and return it.
+    """Append the line of a nightly job to the results, report it, and return it.
 
-    The job, `control` or `canary`, built and validated `locked`, an image with its lock. `result`
-    is what came of it. `changes` are the differences of its lock from the committed one.
+    job: `control`, with the committed lock, or `canary`, with the newest versions.
+    locked: the image that the job has built, with its lock. The line names the lock by its hash.
+    changes: how this lock differs from the committed one.
+    result: what was judged of the image, or why it could not be built.
     """
     line = _append(
         planned,
@@ -156,7 +158,7 @@ def _append_result(
         versions=locked.lock.hash,
         cause=result.cause,
         tiers=tier_counts(result.claims),
-        failing=[claim for claim in result.claims if is_open(claim)],
+        failing=[claim for claim in result.claims if is_failing(claim)],
         digest=result.digest,
         bytes=result.bytes,
         seconds=result.seconds,
@@ -168,14 +170,17 @@ def _append_result(
 
 
 def _outcome(result: SetResult) -> Outcome:
-    """Return the outcome of a job. PASS needs a required claim, and none of them open."""
+    """Return the outcome of a job.
+
+    PASS needs a required claim, and no claim that fails or is required and UNPROVEN.
+    """
     # A result has a cause only if its image could not be built.
     if result.cause:
         return Outcome.NOT_BUILT
     if any(claim.verdict is Status.FAIL for claim in result.claims):
         return Outcome.FAIL
     has_required_claim = any(claim.required for claim in result.claims)
-    if has_required_claim and not any(is_open(claim) for claim in result.claims):
+    if has_required_claim and not any(is_failing(claim) for claim in result.claims):
         return Outcome.PASS
     return Outcome.UNPROVEN
 

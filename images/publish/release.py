@@ -72,27 +72,31 @@ class Release:
     def require_follows(self, versions: Sequence[ImageVersion]) -> None:
         """Raise UserError if publishing these images would make a name go back or lose a platform.
 
-        A name is a tag like `cu126-torch27`, of an image or of the row's index (the list of its
-        images for several platforms). It goes back if it names a newer image now. Dated tags and
-        aliases are not checked. Call this before anything is sent.
+        A name is a tag like `cu126-torch27`. It would go back if, in the repository, it names a
+        newer image than the one to publish. The images of a row, one for each platform, share an
+        index: a list of them, which is published under a name too. That name must not lose a
+        platform either. Dated tags and aliases are not checked. Call this before anything is sent.
         """
-        # The name that the index has is checked below, together with all images of the index.
+        # First the names that single images have. The name of the index is checked below.
         for version in versions:
             if not self._is_index_name(version.name):
                 self._require_name_follows(version.name, [version])
-        # Without a row there is no index.
+        # Images without a row have no index.
         if not self.row:
             return
 
-        # The name of the index, which the new images share with those that are published for other
-        # platforms. Without an image for linux/amd64 there is no new index. `others.absent` says
-        # for each other platform why no image of it can be used.
+        # The index will list these images, and those that were published earlier for other
+        # platforms. It is only written if one of them is for linux/amd64. `others.absent` says for
+        # each platform that the index will lack why it has no usable image.
         others = self._find_others([version.name for version in versions])
-        all_versions = [*versions]
+        listed_versions = [*versions]
         for image in others.usable:
-            all_versions.append(tags.version_of(image))
-        if any(version.platform == Platform.AMD64 for version in all_versions):
-            self._require_name_follows(self.row[0], all_versions, tuple(others.absent.values()))
+            listed_versions.append(tags.version_of(image))
+        has_amd64 = any(version.platform == Platform.AMD64 for version in listed_versions)
+        if has_amd64:
+            index_name = self.row[0]
+            reasons = tuple(others.absent.values())
+            self._require_name_follows(index_name, listed_versions, reasons)
 
     def _is_index_name(self, name: str) -> bool:
         """Return whether the tag `name` names the index of the row and not an image."""

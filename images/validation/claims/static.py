@@ -319,11 +319,17 @@ def settings_expectation(context: ClaimContext) -> SettingsExpect:
 
 
 def hygiene_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield the claims `hygiene/...`: no leftovers and credentials, and a home to write to."""
-    # All three claims have the same patterns, because one walk over the files measures them.
+    """Yield the claims that there are no leftovers and no credentials, and that users have a home.
+
+    They are called `hygiene/...`. On a custom base, the one about leftovers is `base/leftovers`
+    instead, and is not required.
+    """
+    # Each claim has the patterns of leftovers, also the two that are about something else: one walk
+    # over the files measures all three, and it looks for the patterns of every claim.
     expect: HygieneExpect = {"leftovers": dict(expectations.LEFTOVERS)}
     if context.custom_base:
-        # Caches of a build are mounts, and leave nothing. So leftovers come from the base.
+        # Our own build steps leave nothing there, because their caches are mounts. So whatever is
+        # found came with the user's base, and does not speak against the image.
         statement = "no cache, package list or temporary file is left"
         yield claim("base", "leftovers", "static.hygiene", statement, expect, required=False)
     else:
