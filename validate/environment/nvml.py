@@ -143,9 +143,8 @@ def _read_gpu_by_nvml(library: ctypes.CDLL, device: ctypes.c_void_p) -> Gpu:
 
 
 def _read_link(library: ctypes.CDLL, first: ctypes.c_void_p, second: ctypes.c_void_p) -> str:
-    """Return how two GPUs reach each other:
-
-    `nvlink`, `pcie` or `apart`; empty if NVML can't tell.
+    """Return how two GPUs reach each other: by `nvlink`, by `pcie`, or only through the host's
+    memory (`apart`). Empty if NVML can't tell.
     """
     can_read = _has_peer_access(library, first, second, _P2P_READ)
     if can_read is None:
@@ -158,9 +157,9 @@ def _read_link(library: ctypes.CDLL, first: ctypes.c_void_p, second: ctypes.c_vo
 def _has_peer_access(
     library: ctypes.CDLL, first: ctypes.c_void_p, second: ctypes.c_void_p, way: int
 ) -> bool | None:
-    """Return whether two GPUs reach each other in a way (_P2P_READ or _P2P_NVLINK).
+    """Return whether a GPU can reach another's memory: at all (_P2P_READ), or by _P2P_NVLINK.
 
-    None: NVML can't tell.
+    `way` is one of these two. None if NVML can't tell.
     """
     status = ctypes.c_int()
     code = library.nvmlDeviceGetP2PStatus(first, second, ctypes.c_int(way), ctypes.byref(status))
@@ -192,12 +191,15 @@ _READINGS = (
 
 
 @contextmanager
-def watch_gpu(uuid: str, folder: Path | None = None) -> Iterator[Callable[[], Mapping[str, int]]]:
+def open_gpu_reader(
+    uuid: str, folder: Path | None = None
+) -> Iterator[Callable[[], Mapping[str, int]]]:
     """Yield a function that reads the clocks, limits and use of a GPU each time it is called.
 
-    It returns name -> value for each of _READINGS that NVML can tell; an empty dict if NVML can't
-    be loaded or knows no GPU. `uuid` is that of the GPU (`GPU-...`); if it is empty or unknown, the
-    first GPU is read. `folder`: see read_by_nvml.
+    The function returns name -> value for each of _READINGS that NVML can tell; an empty dict if
+    NVML can't be loaded or knows no GPU. `uuid` is that of the GPU (`GPU-...`); if it is empty or
+    unknown, the first GPU is read. `folder` holds libnvidia-ml.so.1, if the loader does not find
+    it.
     """
     with ExitStack() as at_exit:
         try:
@@ -226,7 +228,7 @@ def _find_gpu(library: ctypes.CDLL, uuid: str) -> ctypes.c_void_p:
 def _take_readings(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, int]:
     """Return clocks, temperature, limits and use of a GPU, by the names in _READINGS.
 
-    What NVML can't tell is left out.
+    `device` is NVML's handle of the GPU. What NVML can't tell is left out.
     """
     numbers = {}
     for reading in _READINGS:
@@ -236,10 +238,11 @@ def _take_readings(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, i
         if code != 0:
             continue
         if reading.name == "throttled":
-            # This is a mask of 64 bits.
+            # The only answer that is a mask of 64 bits.
             numbers[reading.name] = value.value
         else:
-            # All others are numbers of 32 bits. (The upper half of utilization is the memory's.)
+            # All other answers have 32 bits. nvmlDeviceGetUtilizationRates gives two such numbers:
+            # the GPU's utilization, and above it the memory's, which is cut off here.
             numbers[reading.name] = value.value & 0xFFFFFFFF
     return numbers
 
@@ -291,7 +294,10 @@ class GpuHealth(_GpuHealth, total=False):
 
 
 def read_health(folder: Path | None = None) -> list[GpuHealth]:
-    """Return the health of each GPU. `folder`: see read_by_nvml. Raises DriverError."""
+    """Return the health of each GPU, such as its error counters. Raises DriverError.
+
+    `folder` holds libnvidia-ml.so.1, if the loader does not find it.
+    """
     with _nvml_devices(folder) as (library, devices):
         return [_read_health_of(library, device) for device in devices]
 
@@ -393,10 +399,7 @@ def _load(name: str, folder: Path | None) -> ctypes.CDLL:
 
 
 def _call(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
-    """Call a function of the driver.
-
-    Raises DriverError if it returns another code than 0, for success.
-    """
+    """Call a function of the driver. Raises DriverError unless it returns 0, for success."""
     code = getattr(library, function)(*arguments)
     if code:
         # `nvmlInit` is the documented name of `nvmlInit_v2`.

@@ -37,13 +37,16 @@ ADAPTERS: Mapping[str, Callable[[Run], TrainingResult | Mapping[str, object]]] =
     "rewards": programs.read_rewards,
     "unsloth": programs.read_unsloth,
 }
-"""Name of a reader, as examples name it -> the function that reads what a run left."""
+"""Name, as examples give it -> the function that reads the files which a run left.
+
+It returns a TrainingResult, which is then compared with plain torch, or evidence that is complete.
+"""
 _COMPARED_ROWS = 4
 """Logits are compared on this many rows of the first batch."""
 _CORES_EACH = 4
 _BYTES_EACH = 3 << 30
-"""The cores and the memory of an example that runs beside others: torch and a framework take 2 GB
-or less."""
+"""The cores and the memory for an example that runs beside others. (torch and a framework take 2 GB
+or less.)"""
 
 
 def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping[str, object]]]:
@@ -54,20 +57,22 @@ def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping
 
     device: `cpu` or `cuda`.
     """
-    # Each example has a fork of its own, because frameworks patch the modules that others import.
-    # On a CPU with many cores, several run side by side and share the cores.
+    # Examples on a GPU run one after the other. `threads` is the number of threads of an example's
+    # processes; None: torch chooses it.
     at_once = 1
-    # With None, torch chooses how many threads each process has.
     threads = None
     if device == "cpu":
+        # On a CPU with many cores, several run side by side and share the cores.
         cores = len(os.sched_getaffinity(0))
         at_once = count_examples_at_once(len(claims), cores, container_memory())
         if at_once > 1:
             threads = max(1, cores // at_once)
+
+    # Each example has a fork of its own, because frameworks patch the modules that others import.
     measures = []
     for claim in claims:
         measures.append(partial(measure_example, claim.expect["example"], device, threads))
-    # `number` is that of the measure, and so of its claim.
+    # Measures and claims have the same order, so `number` is also the position of the claim.
     for number, evidence in measure_in_forks(measures, at_once):
         yield claims[number].subject, evidence
 
@@ -80,13 +85,14 @@ def count_examples_at_once(examples: int, cores: int, memory: int) -> int:
 def measure_example(
     example: Mapping[str, Any], device: str, threads: int | None
 ) -> Mapping[str, object]:
-    """Run an example, read what it left, and return the evidence.
+    """Run an example, compare what it trained with plain torch, and return the evidence.
 
-    `threads` is the number of threads of each of its processes; None leaves it to torch. An example
-    that draws its own training data (`read_rewards`) cannot be compared with plain torch: its
-    reader returns the evidence. "flash_attn_4" counts the kernels that flash-attn-4 compiled.
+    `example` is what its claim expects: the commands to run, and which of ADAPTERS reads the files
+    that they leave. `threads` is the number of threads of each of its processes; None leaves it to
+    torch. The evidence also has the example's seconds, and how many kernels flash-attn-4 compiled
+    ("flash_attn_4"). Raises KeyError for an unknown adapter.
     """
-    # Threads that wait must not take the cores of others.
+    # With these variables, threads that wait do not take the cores of others.
     for name, value in PASSIVE_WAITING.items():
         os.environ.setdefault(name, value)
     if threads is not None:
@@ -95,10 +101,13 @@ def measure_example(
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
         finished_run = run(example, Path(folder), device)
         # Each framework's files are read by a function of its own, before the folder is removed.
-        result = ADAPTERS[example["adapter"]](finished_run)
+        read_run = ADAPTERS[example["adapter"]]
+        result = read_run(finished_run)
         if isinstance(result, TrainingResult):
             evidence = {**compare_with_plain_torch(result), **result.facts}
         else:
+            # This training can't be repeated in plain torch, because the example draws its data
+            # itself. So the function has returned the evidence.
             evidence = dict(result)
         seconds = round(finished_run.seconds, 1)
         return {"seconds": seconds, **evidence, "flash_attn_4": finished_run.flash_attn_4_kernels}
@@ -107,10 +116,13 @@ def measure_example(
 def compare_with_plain_torch(result: TrainingResult) -> Mapping[str, object]:
     """Repeat a training in plain torch and return how far the example's losses and weights are off.
 
-    "loss_deviation" is the largest difference of a step's losses, "update_deviation" how far the
-    change of all weights is from plain torch's change (see `update_deviation`). Their controls are
-    trainings that must be noticed as wrong: with an optimiser that does nothing (`control_idle`, of
-    the losses), and with a last layer that stays frozen (`control_frozen`, of the weights).
+    - "loss_deviation": the largest difference of a step's losses.
+    - "control_idle": the same, if plain torch's optimiser does nothing.
+    - "update_deviation": how far the change of all weights is from plain torch's change, as a share
+      of the latter (see `update_deviation`).
+    - "control_frozen": the same, if plain torch does not train the last layer.
+
+    The controls are wrong on purpose: a judge must be able to tell the deviations from them.
     """
     last_layer = prefix_of_last_layer(result.shape)
     losses, weights = train_in_plain_torch(result)
@@ -207,10 +219,15 @@ def is_same_or_rounded(tensor: Any, original: Any) -> bool:
 def compare_reloaded_model(result: TrainingResult) -> Mapping[str, object]:
     """Return how far the logits of the reloaded model are from those of the saved files.
 
-    The example's framework loads the model again; our own code reads the saved files. The control
-    is the result without its last layer, as if a file were missing. If the example measured a loss
-    on held-out rows, the reloaded model's loss is compared with it, too. The control for that is
-    the untrained model's loss.
+    The example's framework loads the model again; our own code reads the saved files.
+
+    - "reload_deviation": the largest difference between the logits of both.
+    - "control_left_out": the same, if our code skips the last layer, as if a file were missing.
+
+    If the example measured a loss on held-out rows before it ended, there is also:
+
+    - "held_out_deviation": how far the reloaded model's loss on these rows is from that loss.
+    - "control_untrained": how far the untrained model's loss is from it.
     """
     torch = importlib.import_module("torch")
     tokens, _ = result.batches[0]
@@ -311,8 +328,9 @@ def train_in_plain_torch(
 
     The optimiser is torch's AdamW without weight decay, as in the examples.
 
-    `learning_rate` is the example's by default; 0 is an optimiser that does nothing. Parameters
-    whose names contain `frozen_part` stay as they are; None: all are trained. Controls use both.
+    By default this is the example's own training. For controls, which are wrong on purpose, it can
+    be changed in two ways: `learning_rate` replaces the example's (0: the optimiser does nothing),
+    and parameters whose names contain `frozen_part` are not trained.
     """
     torch = importlib.import_module("torch")
     if learning_rate is None:

@@ -19,8 +19,9 @@ from typing import Any, TypedDict
 from validate.environment import nvml
 
 Watch = Callable[[], Mapping[str, int]]
-"""A function that reads the GPU's clocks while it works (validate/environment/nvml.py, watch_gpu).
-"""
+"""A function that reads the GPU's clocks, limits and use at this moment: name -> number.
+
+nvml.open_gpu_reader gives it, and validate/environment/nvml.py lists the names (_READINGS)."""
 MARGIN = 0.08
 """The margin between two machines with the same GPU model: cooling, power and silicon differ.
 Measured on H100s."""
@@ -44,7 +45,7 @@ class Timed(TypedDict):
     """The summary of several runs of the same work."""
 
     seconds: float
-    """The median."""
+    """The median time of a run."""
     spread: float
     """The spread around the median, as a share of it."""
     repeats: int
@@ -53,33 +54,36 @@ class Timed(TypedDict):
 
 class _Conditions(TypedDict):
     before: Mapping[str, int]
+    """A reading before this process worked on the GPU."""
     others: int
+    """Bytes of the GPU's memory that were taken then, this process's own context included."""
 
 
 class Conditions(_Conditions, total=False):
-    """What NVML read of the GPU `before` this process worked on it, and `under_load`.
+    """What may have disturbed a measurement on a GPU.
 
     A reading has the keys of _READINGS in validate/environment/nvml.py; one that NVML could not
-    read is absent. `others`: bytes of the GPU's memory that were taken before, this process's
-    context included.
+    read is absent.
     """
 
     under_load: Sequence[Mapping[str, int]]
+    """Readings while the measured work ran."""
 
 
 @contextmanager
 def watch_gpu(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
-    """Yield a function that reads the clocks of torch's first GPU, and that GPU's conditions.
+    """Yield a function that reads torch's first GPU (Watch), and the conditions before the work.
 
-    The conditions are those before this process works on it: what NVML, the driver's library for
-    monitoring, reads (`before`), and how many bytes of its memory are taken (`others`). In a
-    reading, `busy` is the utilization in percent; what NVML can't read has no key.
+    The caller measures something on the GPU inside this context. The conditions say what could
+    disturb that: "before" is a reading of the GPU by NVML, the driver's library for monitoring, and
+    "others" is how many bytes of its memory are already taken.
     """
-    # Without a UUID, which older releases of torch do not have, NVML reads its first GPU.
+    # Older releases of torch do not know a GPU's UUID. NVML then reads the first GPU that it has.
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")).removeprefix("GPU-")
-    with nvml.watch_gpu(f"GPU-{uuid}" if uuid else "") as watch:
-        # The driver averages the utilization over up to a second, so it may still include probes
-        # that have just ended. The lowest of three readings leaves them out.
+    nvml_uuid = f"GPU-{uuid}" if uuid else ""
+    with nvml.open_gpu_reader(nvml_uuid) as watch:
+        # `busy` is the utilization in percent. The driver averages it over up to a second, so it
+        # may still include probes that have just ended. The lowest of three readings does not.
         readings = []
         for _ in range(3):
             readings.append(watch())
@@ -87,9 +91,9 @@ def watch_gpu(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
         lowest_busy = min(reading.get("busy", 0) for reading in readings)
 
         # All other numbers are those of the last reading, the one nearest to the work.
-        free, total = torch.cuda.mem_get_info()
         before = {**readings[-1], "busy": lowest_busy}
-        yield watch, {"before": before, "others": total - free}
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        yield watch, {"before": before, "others": total_bytes - free_bytes}
 
 
 def summarise_times(seconds: Sequence[float]) -> Timed:
@@ -139,7 +143,7 @@ def time_runs(
         work()
         end_event.record()
 
-    # Launches are ahead of the GPU, so it still computes here.
+    # All runs are launched, but the GPU has not finished them: it is read under load.
     reading = watch()
     torch.cuda.synchronize()
     # elapsed_time counts in milliseconds.
@@ -159,10 +163,9 @@ def longest_allowed(before: Timed, now: Timed, margin: float) -> float:
 def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
     """Yield a sentence for each thing that may have slowed down a measurement on a GPU.
 
-    `times` are the measured times: they may vary too much. `conditions` are readings of the GPU:
-    other work on it, memory that others hold, its limit of power, its clocks under load. Nothing
-    is yielded of what could not be read. Raises KeyError if `under_load` was not added to the
-    conditions.
+    `times` are the measured times: they may vary too much. `conditions` show other work on the
+    GPU, memory that others hold, its limit of power, and its clocks under load. Nothing is yielded
+    about what could not be read. Raises KeyError if `under_load` was not added to the conditions.
     """
     for timed in times:
         if timed["spread"] > NOISY:
@@ -192,7 +195,7 @@ def _slow_clocks(highest: int, readings: Sequence[Mapping[str, int]]) -> Iterato
     `highest` is the GPU's highest clock in MHz; 0: it is not known. A reading has the clock in MHz
     (`clock`) and bits that say why it is slowed down (`throttled`), if the GPU tells them.
     """
-    # Two bits stand for heat, and each reading may name the same reason again: a set.
+    # A set, because each reading may name the same reason again, and two bits stand for heat.
     reasons = set()
     for reading in readings:
         for bit, reason in _SLOWED.items():

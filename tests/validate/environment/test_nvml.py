@@ -160,7 +160,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
 
 
 def test_a_gpu_is_watched_and_what_nvml_can_not_tell_is_left_out(watched: type[Watched]) -> None:
-    with nvml.watch_gpu("GPU-1") as read:
+    with nvml.open_gpu_reader("GPU-1") as read:
         reading = read()
 
     assert (reading["clock"], reading["busy"]) == (1980, 97)
@@ -176,12 +176,12 @@ def test_nvml_is_shut_down_even_if_it_finds_no_gpu(
         watched, "_nvmlDeviceGetHandleByIndex", lambda *_: UNKNOWN_ERROR, raising=False
     )
 
-    with nvml.watch_gpu("") as read:
+    with nvml.open_gpu_reader("") as read:
         assert read() == {}
 
     assert len(watched.shutdowns) == 1
 
 
 def test_without_nvml_there_are_no_readings() -> None:
-    with nvml.watch_gpu("", Path("/nowhere")) as read:
+    with nvml.open_gpu_reader("", Path("/nowhere")) as read:
         assert read() == {}

@@ -53,11 +53,15 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
 
 
 def measure_exactness(worker: Worker) -> dict[str, Any]:
-    """Return whether the results of collectives are exact, and whether a control would notice.
+    """Return whether the results of collectives are exact, and whether the comparison would notice.
 
-    A collective is an operation of all ranks (processes) together, such as a sum of numbers. The
-    control is whether its result also equals the one for the data of wrong ranks. If it did, being
-    exact would prove nothing. Both are collective -> number of numbers -> bool.
+    A collective is an operation of all ranks (processes) together, such as a sum of numbers.
+
+    exact: whether the result equals the expected one.
+    controls: whether the result equals the one for the data of wrong ranks. It must not: being
+        exact would then prove nothing.
+
+    Both map the name of a collective -> how many numbers a rank sends, as a text -> bool.
     """
     exact: dict[str, dict[str, bool]] = {}
     controls: dict[str, dict[str, bool]] = {}
@@ -74,8 +78,8 @@ class CollectiveResult(NamedTuple):
     """What a rank received from a collective, and what it may be compared with."""
 
     received: Any  # a tensor of whole numbers
-    expected: Any  # the right one
-    wrong: Any  # the one that a collective on the wrong ranks' data would give
+    expected: Any  # the right result
+    wrong: Any  # the result that a collective on the wrong ranks' data would give
 
 
 def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
@@ -101,6 +105,7 @@ def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
         return index * 1_000_003 + (sender + 1) * 7_919_000_000_019 + receiver * 104_729
 
     def sum_over_senders(receiver: int = 0) -> Any:
+        """Return the sum of what all ranks send to one receiver."""
         return sum(numbers(sender, receiver) for sender in all_ranks)
 
     # Tensors for the results. all_reduce and broadcast read what is sent from theirs, and write the
@@ -121,7 +126,7 @@ def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
     distributed.all_to_all_single(swapped, by_receiver)
     worker.send_around_ring(numbers(own_rank), from_previous)
 
-    # What comes from all senders: the right numbers, and those of the ranks one further.
+    # What all_gather gives: the data of all ranks, and wrongly, with that of rank 1 first.
     by_sender = [numbers(sender) for sender in all_ranks]
     rotated = torch.cat([*by_sender[1:], by_sender[0]])
     sent_to_this_rank = torch.cat([numbers(sender, own_rank) for sender in all_ranks])
@@ -172,10 +177,10 @@ def parse_nccl_log(log: str) -> dict[str, Any]:
 
 
 class CollectivesRank(Rank):
-    """What a rank reports of collectives: operation -> size -> a yes or no."""
+    """What a rank reports of collectives (`measure_exactness`): operation -> size -> bool."""
 
-    exact: Mapping[str, Mapping[str, bool]]  # whether the result is exact
-    controls: Mapping[str, Mapping[str, bool]]  # whether it also equals that of the wrong ranks
+    exact: Mapping[str, Mapping[str, bool]]  # True: the result is exact
+    controls: Mapping[str, Mapping[str, bool]]  # True: it equals that for wrong ranks' data
 
 
 class CollectivesEvidence(TypedDict):
@@ -196,26 +201,26 @@ def judge_collectives(_subject: str, expect: RanksExpect, evidence: CollectivesE
 
 
 def find_inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
-    """Yield a sentence for each collective operation with a wrong result, or a control that passes.
+    """Yield up to two sentences for each collective operation: what is wrong with its results.
 
-    The control: the result must not be right for the data of other ranks, too. `rank` is what
-    one process reported for each operation and number of numbers: whether the result is exact
-    (`exact`), and whether it equals a wrong result (`controls`). What it did not report is taken
-    for wrong in both ways.
+    `rank` is what one process reported for each operation, and for each size: how many numbers a
+    rank sends. There is a fault where the result is not exact, and where it is the same as for the
+    data of wrong ranks: then being exact proves nothing. A size that was not reported is at fault
+    in both ways.
     """
     sizes = [str(size) for size in _SIZES]
     for name in OPERATIONS:
+        # A size that was not reported has None, which is neither True nor False.
         is_exact = rank["exact"].get(name, {})
         inexact_sizes = [size for size in sizes if is_exact.get(size) is not True]
         if inexact_sizes:
             yield f"{name} of {listed(inexact_sizes)} numbers is not exact"
 
-        # The result must differ from what the data of the wrong ranks would have given.
         equals_wrong = rank["controls"].get(name, {})
-        passing_sizes = [size for size in sizes if equals_wrong.get(size) is not False]
-        if passing_sizes:
-            passing = listed(passing_sizes)
-            yield f"control: {name} of {passing} numbers is right for other ranks' data too"
+        blind_sizes = [size for size in sizes if equals_wrong.get(size) is not False]
+        if blind_sizes:
+            blind = listed(blind_sizes)
+            yield f"control: {name} of {blind} numbers is right for other ranks' data too"
 
 
 class TransportExpect(RanksExpect):
@@ -264,8 +269,8 @@ def find_transport_problems(
 
     link: the slowest between the host's GPUs: `nvlink`, `pcie`, or `apart` if two of them
         only reach each other through the host's memory; empty: it is not known.
-    injected: NCCL's variables that the run itself set. If the transport is wrong, the others that
-        NCCL took (`taken`) are named: one of them may be the cause.
+    injected: NCCL's variables that the validation run itself sets. If the transport is wrong, all
+        other variables that NCCL took (`rank["taken"]`) are named: one of them may be the cause.
     """
     connections = rank["connections"]
     if not connections:

@@ -174,8 +174,9 @@ Loaders = Sequence[tuple[Any, list[str]]]
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEvidence]]:
     """Yield, for each claim, the installed copies of a package, and the files of its modules.
 
-    The subject of a claim is the name of the package. Two claims, about the lock and about
-    additions, get the versions of all installed packages instead.
+    The subject of a claim is the name of the package. The claims about the lock and about additions
+    get the versions of all installed packages instead, and the latter also the variables of known
+    failures that are switched on.
     """
     user, start, distributions = installed.read_user_python()
     # Path of a file -> the distributions that list it.
@@ -188,8 +189,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEv
     for claim in claims:
         # These two claims are about all distributions, and not about one.
         if claim.subject in ("lock", "additions"):
+            everything: LockEvidence = {"installed": list_versions(distributions)}
+            # Only the claim about additions has known failures, and it may have none.
             known_failures = claim.expect.get("known", ())
-            yield claim.subject, list_everything(distributions, known_failures, user.environ)
+            if known_failures:
+                variables = list_variables_switched_on(known_failures, user.environ)
+                everything["variables"] = variables
+            yield claim.subject, everything
             continue
 
         copies = [copy for copy in distributions if copy.name == claim.subject]
@@ -245,28 +251,34 @@ def list_finders(user: UserEnvironment, start: Start, loaders: Loaders) -> list[
     return [Finder(folder, FileFinder(folder, *loaders)) for folder in folders]
 
 
-def list_everything(
-    distributions: Iterable[Distribution], known: Iterable[KnownFailure], environ: Mapping[str, str]
-) -> LockEvidence:
-    """Return the versions of all installed packages, and the variables that may make them fail.
-
-    `known` has packages and variables that are known to fail, and what prevents that (`unless`). If
-    it is not empty, the result has a list of those variables that are switched on in `environ`. A
-    variable with a value such as "0" or "off" is not.
-    """
+def list_versions(distributions: Iterable[Distribution]) -> dict[str, list[str]]:
+    """Return distribution -> its installed versions: more than one if several copies lie there."""
     versions: dict[str, list[str]] = {}
     for distribution in distributions:
         versions.setdefault(distribution.name, []).append(distribution.version)
+    return versions
 
-    # Some of these are names of packages (`torch>=2.7`). They drop out below, because no variable
-    # is called so.
+
+def list_variables_switched_on(
+    known: Iterable[KnownFailure], environ: Mapping[str, str]
+) -> list[str]:
+    """Return the variables of known failures that are switched on in `environ`, by name.
+
+    A failure names a variable or a package that fails (`name`), and variables or packages that
+    prevent that (`unless`). A variable is switched on if it is set, and not to "0", "off" and so on
+    (_OFF).
+    """
+    # Names of packages, such as `torch>=2.7`, may stay among these: no variable is called so.
     names: set[str] = set()
     for failure in known:
-        names.update((failure["name"], *failure["unless"]))
-    if not names:
-        return {"installed": versions}
-    switched_on = [name for name in sorted(names) if environ.get(name, "").lower() not in _OFF]
-    return {"installed": versions, "variables": switched_on}
+        names.add(failure["name"])
+        names.update(failure["unless"])
+    return [name for name in sorted(names) if name in environ and not is_off(environ[name])]
+
+
+def is_off(value: str) -> bool:
+    """Return whether a variable with this value switches nothing on."""
+    return value.lower() in _OFF
 
 
 def describe_copy(distribution: Distribution) -> InstalledCopy:
@@ -437,8 +449,8 @@ def find_interpreter_faults(expect: PinExpect, evidence: PinEvidence) -> Iterato
 def find_module_faults(subject: str, expect: PinExpect, name: str, module: Module) -> Iterator[str]:
     """Yield what is wrong if `import NAME` does not load the package's own file.
 
-    It is a fault, too, if other packages install files into the module, unless they are expected to
-    (`expect["shares"]`). `subject` is the package, `module` is what was found under the name.
+    Other packages that install files into the module are a fault as well, unless they are expected
+    to (`expect["shares"]`). `subject` is the package, `module` is what was found under the name.
     """
     if module["file"] is None:
         namespace = module.get("namespace")
