@@ -199,10 +199,10 @@ def fix_of_requirements(evidence: Evidence) -> str:
     installed_versions = _installed_versions(evidence)
     requirements = []
     movable = set()
-    keeps_cudnn = False
+    kept_libraries = []
     for distribution, requirement, _complaint in _unmet_requirements(evidence):
-        if _is_newer_cudnn(requirement, installed_versions):
-            keeps_cudnn = True
+        if _is_newer_library(requirement, installed_versions):
+            kept_libraries.append(requirement.name)
             continue
         # A local version (+cu126) can't stand in such a requirement.
         version = str(distribution["version"]).partition("+")[0]
@@ -213,22 +213,24 @@ def fix_of_requirements(evidence: Evidence) -> str:
     fixes = []
     if requirements:
         fixes.append(_command_for_uv(requirements, movable, installed_versions))
-    if keeps_cudnn:
+    if kept_libraries:
         fixes.append(
-            "leave nvidia-cudnn as it is: a newer minor release takes the place of the one that "
-            "torch names, and some torch needs it (audit/silent-faults)"
+            f"leave {' and '.join(kept_libraries)} unchanged: a newer minor release takes the "
+            "place of the one that is named, and may be there to mend a fault of that one"
         )
     return "; ".join(fixes)
 
 
-def _is_newer_cudnn(requirement: Requirement, installed_versions: Mapping[str, str]) -> bool:
-    """Return whether a requirement asks for an older cuDNN of the major that is installed.
+def _is_newer_library(requirement: Requirement, installed_versions: Mapping[str, str]) -> bool:
+    """Return whether a requirement asks for an older cuDNN or cuBLAS of the installed major.
 
-    A later minor release of cuDNN takes the place of an earlier one, by cuDNN's rule of
-    compatibility; matrix.yaml relies on it, too (`overrides`). torch names exactly one release.
+    A later minor release takes the place of an earlier one, by NVIDIA's rules of compatibility;
+    matrix.yaml relies on it, too (`overrides`). torch names exactly one release, and some of those
+    have faults: torch 2.9.1 computes conv3d well with cuDNN 9.15 or newer only, and cuBLAS 12.8.4.1
+    fails in plain products of matrices (pytorch/pytorch#174949).
     """
     name = canonical(requirement.name)
-    if not name.startswith("nvidia-cudnn-cu") or name not in installed_versions:
+    if not name.startswith(("nvidia-cudnn", "nvidia-cublas")) or name not in installed_versions:
         return False
     installed = Version(installed_versions[name])
     asked = [Version(part.version) for part in requirement.specifier if part.operator == "=="]
@@ -245,6 +247,8 @@ def _command_for_uv(
     """
     quoted = " ".join(f"'{requirement}'" for requirement in dict.fromkeys(requirements))
     names = "|".join(sorted(set(movable) & installed_versions.keys()))
+    # Where nothing that is installed may move, because it is only missing, all lines are kept.
+    leave_out = f" | grep -viE '^({names})=='" if names else ""
     torch = installed_versions.get("torch", "")
     # The default index has torchvision and the like for one CUDA only.
     cuda = torch.partition("+")[2]
@@ -252,7 +256,7 @@ def _command_for_uv(
     holds_torch = torch and "torch" not in movable
     kept = f"torch {torch} and all others" if holds_torch else "all others"
     return (
-        f"`uv pip freeze | grep == | grep -viE '^({names})==' > keep.txt`, then "
+        f"`uv pip freeze | grep =={leave_out} > keep.txt`, then "
         f"`uv pip install{backend} --constraint keep.txt {quoted}` in this environment keeps "
         f"{kept} as they are. If uv finds no solution, no release from these on goes with them: "
         "take lines out of keep.txt that may change, or install an older release"

@@ -41,6 +41,11 @@ _FIRST_BRANCH = 100
 """Branches of drivers for Linux have three digits since 2007; CUDA's majors have two."""
 _TRITONS_FIRST = Arch(7, 0)
 """torch/_inductor/scheduler.py raises GPUTooOldForTriton below it."""
+_CUDA_11_DRIVER = "450.80.02"
+_CUDA_12_DRIVER = "525.60.13"
+"""The oldest drivers for them (`minimum_drivers` of images/data/facts.yaml)."""
+_CUDA_11_ARCHS = (Arch(3, 7), Arch(9, 0))
+"""The oldest and the newest GPU that torch 2.7.1 for CUDA 11.8 has code for (same file)."""
 _FITS: tuple[Fit, ...] = ("cubin", "ptx", "no")
 """How a GPU may run an image's code, best first."""
 _BRANDS = frozenset({"nvidia", "geforce", "tesla"})
@@ -652,6 +657,24 @@ def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Op
     )
 
 
+def advice_for_old_driver(machine: Machine) -> str:
+    """Return what runs on a driver that is too old for CUDA 12 and may not be updated, or "".
+
+    No image of ours does, but torch has wheels for CUDA 11. Empty: the driver is not known, newer,
+    or older than CUDA 11 needs, or those wheels have no code for the GPUs of the machine.
+    """
+    if machine.has_driver(_CUDA_12_DRIVER) or not machine.has_driver(_CUDA_11_DRIVER):
+        return ""
+    oldest, newest = _CUDA_11_ARCHS
+    if machine.arm or not all(oldest <= arch <= newest for arch in machine.archs):
+        return ""
+    return (
+        "if the driver must stay: torch's own wheels for CUDA 11.8 run on it, which end with 2.7.1 "
+        "(`pip install torch==2.7.1 --index-url https://download.pytorch.org/whl/cu118`), without "
+        "xformers and torchao; on data-centre GPUs NVIDIA's cuda-compat packages are another way"
+    )
+
+
 def _usable_branches(machine: Machine) -> str:
     """Return in words which branches of drivers run all GPUs of a machine.
 
@@ -697,6 +720,8 @@ def _steps_to(best: Answer, changes: Collection[str], machine: Machine) -> Itera
     if "driver" in changes:
         of_windows = " of Windows" if machine.wsl else ""
         yield f"update the driver{of_windows} to {_needed_driver(best)} or newer, for {image.name}"
+        if advice := advice_for_old_driver(machine):
+            yield advice
     if "lock" in changes:
         lock = command("lock", image.name)
         yield f"`{lock}` on a machine that reaches its package index, then build {image.name}"

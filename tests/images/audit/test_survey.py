@@ -167,18 +167,39 @@ def test_the_fix_of_a_requirement_keeps_torch_and_all_that_nobody_complains_abou
     assert f"keeps torch {torch} and all others as they are" in reason
 
 
-@pytest.mark.parametrize(("cudnn", "stays"), [("9.15.1.9", True), ("9.8.0.87", False)])
-def test_the_fix_of_a_requirement_undoes_no_newer_cudnn(cudnn: str, stays: bool) -> None:
+@pytest.mark.parametrize(
+    ("library", "installed", "stays"),
+    [
+        ("nvidia-cudnn-cu12==9.10.2.21", "9.15.1.9", True),
+        ("nvidia-cudnn-cu12==9.10.2.21", "9.8.0.87", False),
+        ("nvidia-cublas-cu12==12.8.4.1", "12.9.1.4", True),
+        ("nvidia-cublas==13.0.2.14", "13.1.0.3", True),
+        ("nvidia-cublas-cu12==12.8.4.1", "12.6.4.1", False),
+        ("nvidia-cusparselt-cu12==0.7.1", "0.8.0", False),
+    ],
+)
+def test_the_fix_of_a_requirement_undoes_no_newer_library_that_mends_a_fault(
+    library: str, installed: str, stays: bool
+) -> None:
     """torch 2.9.1 names cuDNN 9.10, and computes conv3d well with 9.15 or newer only."""
+    name = library.partition("==")[0]
+    surveyed = environment(distribution("torch", "2.9.1", library), distribution(name, installed))
+
+    reason = faults_of_environment(surveyed)["requirements"]
+
+    assert (f"Fix: leave {name} unchanged" in reason) is stays
+    assert ("uv pip install" in reason) is not stays
+
+
+def test_the_fix_of_what_is_only_missing_holds_all_that_is_installed() -> None:
     surveyed = environment(
-        distribution("torch", "2.9.1", "nvidia-cudnn-cu12==9.10.2.21"),
-        distribution("nvidia-cudnn-cu12", cudnn),
+        distribution("torch", "2.9.1", "nvidia-nvshmem-cu12==3.3.20"),
+        distribution("numpy", "2.0.0"),
     )
 
     reason = faults_of_environment(surveyed)["requirements"]
 
-    assert ("Fix: leave nvidia-cudnn as it is" in reason) is stays
-    assert ("uv pip install" in reason) is not stays
+    assert "`uv pip freeze | grep == > keep.txt`, then" in reason
 
 
 @pytest.mark.parametrize(

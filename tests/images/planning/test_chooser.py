@@ -506,6 +506,7 @@ def test_the_choice_is_printed_for_people_and_for_machines() -> None:
         (["--gpu", "GTX 980"], 1, "No image fits."),
         (["--gpu", "B200", "--profile", "axolotl", "--devel"], 1, "next: leave out the options"),
         (["--gpu", "GB200", "--driver", "570.86"], 1, "next: update the driver to 580 or newer"),
+        (["--gpu", "A100", "--driver", "470"], 1, "if the driver must stay: torch's own wheels"),
         (["--gpu", "V100", "--gpu", "B200"], 1, "no driver serves both sm_70 (Volta)"),
         (["--gpu", "T4", "--driver", "570", "--driver", "580"], 2, "was given twice"),
         (["--gpu", "DGX Spark"], 0, "-arm64: "),
