@@ -329,7 +329,7 @@ def test_the_command_reads_a_file_an_argument_and_a_pipe(
         env={**os.environ, "COLUMNS": str(COLUMNS)},
     )
 
-    assert "  cause: The container has no GPU" in done.stdout
+    assert "  cause: CUDA finds no GPU in this process" in done.stdout
     assert "  source: seed:" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= COLUMNS
 
