@@ -10,7 +10,7 @@ def start() -> NoReturn:
     While modules are imported there is nothing to clean up, so that Ctrl-C ends the process at
     once, in place of a traceback. The command line has a handler of its own.
     """
-    # `nohup` and shells in the background ignore the signal, and that stays so.
+    # Leave the signal alone if it is ignored, as in what a script starts in the background.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -125,7 +125,7 @@ def _version_text() -> str:
     """Return name and version of this program; of a checkout also the commit."""
     if not installation.IS_CHECKOUT:
         return f"truetag {metadata.version('truetag')}"
-    # Imported only here: no verb needs it.
+    # Imported here, because no verb needs it.
     from images.host import checkout
 
     pyproject = tomllib.loads((paths.RESOURCES / "pyproject.toml").read_text(encoding="utf-8"))
@@ -182,7 +182,7 @@ def _run_app() -> object:
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # `nohup` ignores SIGHUP, and that stays so.
+        # Do not interrupt for a signal that the caller ignores: `nohup` ignores SIGHUP.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
     try:

@@ -32,7 +32,7 @@ def main() -> int:
     if command in COMMANDS:
         code: int = importlib.import_module(COMMANDS[command]).main(sys.argv[2:])
         return code
-    # Only here: with the path that Python gave, `validate` could not be imported.
+    # Imported here: it can be found only after its parent folder was put on the path.
     from validate.suite import main as suite
 
     return suite()

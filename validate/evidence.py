@@ -179,7 +179,8 @@ class Evidence:
 
 def _sha256(data: Mapping[str, Any]) -> str:
     """Return the digest of JSON with sorted keys and without spaces."""
-    # Written and read back first: keys become text before they are sorted.
+    # JSON turns keys that are numbers into text. Do that first, because text is sorted in another
+    # order than numbers: `10` before `9`.
     as_read = json.loads(json.dumps(data))
     text = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -188,8 +188,8 @@ def main(arguments: Sequence[str] | None = None, spell_commands: Callable[[str],
     0: a known error was found; 1: none was; 2: there is nothing to read.
 
     arguments: those of the command line, without the program's name; None: sys.argv's.
-    spell_commands: gets the text of a fix, and returns it with its commands as they are called in
-        this installation.
+    spell_commands: gets the text of a fix, and returns it with our commands written as they are
+        called in this installation: `truetag lock` in place of `nox -s lock`.
     """
     options = _parser().parse_args(arguments)
     # Without arguments the text comes from a pipe. A terminal would wait for somebody to type.

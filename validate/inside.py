@@ -111,10 +111,11 @@ def reason_left_out(claim: Claim) -> str:
 
 
 def split_unread(verdict: Verdict) -> tuple[Verdict, list[ClaimVerdict]]:
-    """Take the claims for which this user may not read enough files out of a verdict.
+    """Split off the claims of a verdict that are unproven only because of this user's rights.
 
-    Returns the verdict without them, and a list of them. Claims that are UNPROVEN for other reasons
-    stay in the verdict, and keep it from PASS.
+    Such a claim needs files that only root may read. Returns the verdict without these claims, and
+    a list of them. Claims that are UNPROVEN for other reasons stay in the verdict, and keep it from
+    PASS.
     """
     judged = []
     unread = []

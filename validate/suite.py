@@ -198,8 +198,8 @@ def run(
     file: the file with these claims, from which probes read them.
     jobs: how many groups of probes run at once.
     timeout: seconds for each probe; None: its own limit, else its tier's.
-    user: the user whose environment the probes look at; None: this process's own, with which they
-        then also run. Another user's environment is only looked at: they run with os.environ.
+    user: the user whose environment the probes look at. The probes themselves run with the
+        variables of this process. None: the user of this process.
     seed: what probes draw random inputs with; None: a new one.
     """
     # Claims that are known to be unproven are not tested.
@@ -221,7 +221,7 @@ def run(
         settings = RunSettings(
             claims=file, scratch=Path(scratch), jobs=jobs, timeout=timeout, python=python
         )
-        # While groups run side by side, threads of one that wait must not hold a core.
+        # These groups run side by side, so a thread that only waits must not keep a core busy.
         yield from _run_side_by_side(groups, settings, {**PASSIVE_WAITING, **environ})
         for probe in one_by_one:
             yield from run_group(Group([probe]), settings, environ)
@@ -348,7 +348,7 @@ def run_group(group: Group, settings: RunSettings, environ: Mapping[str, str]) -
 
     read_end, write_end = os.pipe()
     process = _start_group(group, settings, environ, records_descriptor=write_end, log=log)
-    # Now only the process can write, so reading ends when the process does.
+    # With this end closed, only the process can write. So reading ends when the process ends.
     os.close(write_end)
 
     # Pass on the records as they come.
@@ -372,7 +372,7 @@ def run_group(group: Group, settings: RunSettings, environ: Mapping[str, str]) -
         if group.prepare:
             yield from run_group(Group([probe]), settings, environ)
         else:
-            # The probe ended as the process did.
+            # The process was only for this probe, which gets its exit status.
             end = ForkEnd(0, exit_code, seconds)
             yield _make_record(probe, end, lines=(), log=log)
 

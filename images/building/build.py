@@ -75,7 +75,7 @@ def build_all(
             progress.finish(name, error.problems[0].cause, ok=False)
             return error
         except OSError as error:
-            # A file that can't be written, say: a step that failed, and no wrong input.
+            # For example, a file can't be written. That is a step that failed, and no wrong input.
             problem = problem_of(error, name)
             progress.finish(name, problem.cause, ok=False)
             return UserError(problem, code=1)
@@ -89,7 +89,7 @@ def build_all(
         try:
             for image, lock in images:
                 futures.append(pool.submit(build_or_fail, image, lock))
-            # What `build_or_fail` raises is no error of one image: it ends all.
+            # `build_or_fail` returns the error of an image. What it raises ends all builds.
             wait(futures, return_when=FIRST_EXCEPTION)
         except BaseException:
             # `future.cancel` only stops builds that have not begun, `engine.cancel` those that run.
@@ -107,18 +107,17 @@ def require_room(engine: Engine, images: Sequence[Image], jobs: int) -> None:
     Nothing is raised if the disk belongs to another machine, which can't be looked at. Raises
     OSError if the free room of a local disk can't be read.
     """
-    # The engine runs on another machine.
+    # The disk of an engine on another machine can't be looked at.
     if not engine.facts.local:
         return
     cold = [image for image in images if engine.find(image.local_name) is None]
     room = ROOM_NEEDED_CONTAINERD if engine.facts.containerd_images else ROOM_NEEDED
-    # Bytes.
-    needed = room * min(jobs, len(cold))
-    free = shutil.disk_usage(engine.facts.data_root).free
-    if free < needed:
+    needed_bytes = room * min(jobs, len(cold))
+    free_bytes = shutil.disk_usage(engine.facts.data_root).free
+    if free_bytes < needed_bytes:
         cause = (
-            f"the engine's disk has {free / 1e9:.1f} GB free, and building images that it does not "
-            f"have yet may take {needed / 1e9:.0f} GB"
+            f"the engine's disk has {free_bytes / 1e9:.1f} GB free, and building images that it "
+            f"does not have yet may take {needed_bytes / 1e9:.0f} GB"
         )
         # The same advice as for a build that fails with this error of the system.
         then = classify("no space left on device", ()).then

@@ -68,7 +68,7 @@ def reason_not_measured(verdict: Verdict, evidence: Evidence) -> str:
         # Either the probe was not started (no record), or the suite has no such probe (MISSING).
         if record is None or record.outcome is Outcome.MISSING:
             unmeasured_claims.append(claim.key)
-        # It crashed, ran past its limit of time, or left no closing record.
+        # The probe crashed, ran past its limit of time, or left no closing record.
         elif record.outcome is not Outcome.COMPLETED:
             unfinished_probes.add(claim.probe)
 

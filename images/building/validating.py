@@ -133,22 +133,21 @@ def find_gpus(
     line if the image is for another processor. Raises UserError if GPUs can't be attached as
     `gpu_mode` says, or if the driver is below the image's minimum.
     """
-    # An image for another processor: its files can be read here, and nothing more.
+    # Of an image for another processor, only the files can be read here.
     platform = image.name.platform
     if platform.architecture != engine.facts.architecture:
         reason = f"programs for {platform} do not run on this machine ({engine.facts.architecture})"
         say(f"{reason}: claims that need them stay UNPROVEN, and it gets no name here")
-        # ANYWHERE: the static and the cpu tier.
         return replace(NO_GPU, reason=reason), tiers or ANYWHERE
-    # No GPU is asked for.
+    # None of the tiers that were asked for needs a GPU.
     if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
         return NO_GPU, tiers
 
     attachment = host_gpus.attach(engine, gpu_mode, min_driver=image.min_driver)
     if tiers:
         return attachment, tiers
-    # Nothing was asked for: the tiers follow from the number of GPUs. If that is not known (no
-    # inventory), one is assumed.
+    # No tiers were asked for, so they follow from the number of GPUs. If that is not known (no
+    # inventory), one GPU is assumed.
     if not attachment.attached:
         return attachment, ANYWHERE
     if attachment.inventory is None or len(attachment.inventory.gpus) < 2:
@@ -207,7 +206,8 @@ def read_claim_context(image: Image, sources: Sources, labels: Mapping[str, str]
     wheels |= private_wheels.locate(lock, cache.folder())
     wheels_here = [path for path in wheels if path.is_file()]
 
-    # The recipe: digests of all that the layers are made from, all these wheels too, here or not.
+    # The recipe has the digests of all that the layers are made from. Among these are all of the
+    # wheels, also those that are not on this machine.
     image_origin = origin.of_labels(
         image,
         lock,
@@ -295,7 +295,8 @@ def measure_and_judge(
     evidence = validation_run.validate(
         engine, reference, claims, tiers, gpus, run_anyway=run_anyway, on_record=on_record
     )
-    # The image has the matrix's name, which says nothing of this base: so the evidence does.
+    # The name of the image is that of the matrix, and says nothing of another base. So the evidence
+    # must say it.
     if other_base:
         evidence.host["other_base"] = other_base
     # The claims of the evidence: those of `claims` that were to be measured, and any others about

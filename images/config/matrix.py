@@ -359,8 +359,9 @@ def _check_nightly_ranges(matrix: Matrix) -> Iterator[Fault]:
 def _check_nightly_names(matrix: Matrix) -> Iterator[Fault]:
     """Yield a fault for each torch minor under `nightly` without a stack, and each unknown layer.
 
-    A stack is the set of pins for one torch minor. `held` lists the layers that nightly builds take
-    as they are locked.
+    A stack is the set of pins for one torch minor. Under `nightly`, `stacks` and `kept` have a key
+    for some of these minors: ranges of versions, and minors that stay at their pins for a time.
+    `held` lists layers that stay as they are locked.
     """
     nightly = matrix.nightly
     for key, minors in (("stacks", [*nightly.stacks]), ("kept", [*nightly.kept])):

@@ -56,7 +56,7 @@ def parse(name: str, text: str) -> YamlFile:
             raise wrong(name, "the file is empty", then)
         lines: dict[Path, int] = {}
         duplicates: list[Problem] = []
-        # Fills `lines` and `duplicates`, too.
+        # This also fills `lines` and `duplicates`.
         data = _read_node(node, (), name, lines, duplicates)
         return YamlFile(name, data, lines, duplicates)
     except yaml.MarkedYAMLError as error:

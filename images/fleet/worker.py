@@ -168,7 +168,7 @@ def bring_back(task: Task, machine: str, folder: Path) -> Measured:
     """
     evidence = (folder / "evidence.json").read_text(encoding="utf-8")
     with connect() as engine:
-        # Find the image by its digest, because another one may have got its tag by now.
+        # Find the image by its digest, because another image may have got its tag since.
         info = engine.inspect(Evidence.loads(evidence).digest)
         if task.reference:
             # A pulled image has its reference already, and no build.json.

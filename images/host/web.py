@@ -50,13 +50,13 @@ def session(login: AuthBase | None = None) -> requests.Session:
     """
     web = requests.Session()
     web.auth = login
-    # Ask for files as they are, not compressed for the way.
+    # Otherwise a server may compress a file for the transfer.
     web.headers["Accept-Encoding"] = "identity"
 
     chosen_files = [os.environ[name] for name in _CERTIFICATE_VARIABLES if os.environ.get(name)]
     defaults = ssl.get_default_verify_paths()
     certificates = [*chosen_files, defaults.cafile, defaults.capath]
-    # If there is none at all, True: the certificates that requests ships.
+    # True stands for the certificates that requests ships, which are used if there are no others.
     first = next((place for place in certificates if place), True)
     web.mount("https://", _Adapter(first))
     web.mount("http://", _Adapter(first))

@@ -130,7 +130,8 @@ def find(base: Base, locks: Path) -> DebianLock | None:
     match = _LOCK.fullmatch(file.read_text(encoding="utf-8", errors="replace"))
     if match is None:
         raise wrong(paths.shown(file), "this lock is damaged", how_to_remake())
-    # The lock names the packages that its layer was resolved for. We may want others by now.
+    # The lock names the packages that its layer was resolved for. This release of truetag may
+    # install others.
     requested = tuple(match["requested"].split())
     if requested != PACKAGES_OF_LAYER:
         cause = (
@@ -232,11 +233,12 @@ def _apt_with_fresh_lists(scratch: str, suite: str, architecture: str) -> list[s
     packages alone, and resolves for an architecture that this machine need not have. Raises
     UserError if apt-get fails.
     """
+    # Folders that apt-get expects: it complains or fails if they are missing.
     for folder in ("etc/apt/preferences.d", "lists/partial", "archives/partial"):
         Path(scratch, folder).mkdir(parents=True)
     sources = source_lines(suite, mirrors(), f"signed-by={KEYS}")
     Path(scratch, "sources.list").write_text("\n".join(sources))
-    # apt's list of installed packages is empty.
+    # An empty list of installed packages.
     Path(scratch, "status").touch()
     settings = {
         "Dir::Etc": f"{scratch}/etc/apt",
@@ -262,11 +264,11 @@ def _run_apt(words: Sequence[str]) -> str:
 
     Raises UserError if it fails, or if this machine has no apt-get.
     """
-    # Its last lines become part of our message, which is in English.
-    english = {**os.environ, "LC_ALL": "C"}
+    # The last lines of its output become part of our message, which is in English.
+    environment = {**os.environ, "LC_ALL": "C"}
     try:
         finished = subprocess.run(
-            words, env=english, capture_output=True, text=True, errors="replace", check=False
+            words, env=environment, capture_output=True, text=True, errors="replace", check=False
         )
     except FileNotFoundError:
         then = "give the command on Debian or Ubuntu, or in a container of one of them"
@@ -335,7 +337,7 @@ def mirrors() -> Mapping[str, str]:
     An address ends with a slash. It is the one that a variable (DEBIAN_MIRROR) names, else that of
     this machine's apt, else Debian's own.
     """
-    # On Ubuntu there is an apt, too: `parse_apt_listing` leaves out archives that are not Debian's.
+    # Ubuntu has apt as well. `parse_apt_listing` leaves out archives that are not Debian's.
     listing = ""
     if shutil.which("apt-get"):
         fields = "$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)"
@@ -346,8 +348,8 @@ def mirrors() -> Mapping[str, str]:
 
     addresses = {}
     for name, archive in ARCHIVES.items():
-        own_or_apts = addresses_of_apt.get(name, archive.address)
-        address = os.environ.get(archive.variable) or own_or_apts
+        default_address = addresses_of_apt.get(name, archive.address)
+        address = os.environ.get(archive.variable) or default_address
         addresses[name] = f"{address.rstrip('/')}/"
     return addresses
 
@@ -395,9 +397,10 @@ def source_lines(suite: str, addresses: Mapping[str, str], options: str = "") ->
 
 
 def variables() -> dict[str, str]:
-    """Return the variables that tell build steps which mirrors to use, if not Debian's own.
+    """Return the variables (name -> value) that tell build steps which mirrors to use.
 
-    Name -> value. That is a mirror of each archive, and of the archive of snapshots of Debian.
+    Each names a mirror of one archive, or of the archive of snapshots of Debian. There is none for
+    an archive that is fetched from Debian itself.
     """
     settings = {}
     for name, address in mirrors().items():

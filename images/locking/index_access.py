@@ -199,7 +199,7 @@ def require_packages(pins: Iterable[Pin], again: str) -> None:
                 problem = _ask_for(package, index, session, again)
                 if problem:
                     problems.append(problem)
-                    # The same would be said of each of its packages, or of none.
+                    # The other packages of this index would have the same problem.
                     break
     if problems:
         raise UserError(problems, code=1)

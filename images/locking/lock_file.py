@@ -120,7 +120,8 @@ def state(image: Image, folder: Path) -> State:
         return State(Status.STALE, tuple(problems))
 
     expected = lock_inputs(image)
-    # If the lock has no package that is built from source, it does not matter which ones are.
+    # The inputs of a lock also list packages to build from source. A lock that has none of these
+    # packages does not depend on the list.
     if not lock.inputs.from_source and not lock.has_any_of(image.from_source):
         expected = expected.without_sources()
     differences = list(inputs.differences(lock.inputs, expected))

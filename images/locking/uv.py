@@ -194,7 +194,6 @@ def find_urls(exact: Sequence[str], target: Target, *, run: Runner, where: str) 
     text = _compile(exact, target, ("--no-deps",), "pylock.toml", run, where)
     urls = {}
     for row in tomllib.loads(text).get("packages", []):
-        # Its wheels, and its source archive (`sdist`).
         files = [*row.get("wheels", ())]
         if "sdist" in row:
             files.append(row["sdist"])

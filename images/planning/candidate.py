@@ -211,7 +211,7 @@ class Candidate:
         if self.requested_archs:
             return self.requested_archs
 
-        # Capabilities: `9.0`.
+        # Compute capabilities, such as `9.0`.
         capabilities = set(self.variant.archs)
         if self.name.platform is Platform.ARM64:
             # The list of torch's wheel lacks GPUs of ARM boards, such as sm_121 (GB10). They run

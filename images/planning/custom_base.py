@@ -80,7 +80,7 @@ def parse_facts(text: str) -> BaseFacts:
     return BaseFacts(
         system=values.get("os", ""),
         glibc=glibc,
-        # The path of apt-get; empty: there is none.
+        # `apt` is the path of apt-get, and empty if the base has none.
         has_apt=bool(values.get("apt")),
         python=values.get("python", ""),
         python_version=values.get("python_version", ""),

@@ -236,7 +236,7 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
             timeout=SUITE_SECONDS,
             on_record=evidence.add,
         )
-    # All other claims. Those that are about files but unproven are left out, too.
+    # Claims about files that are known to be unproven were not measured, and are not returned.
     return evidence.claims.not_measured_by({claim.probe for claim in about_files.claims})
 
 

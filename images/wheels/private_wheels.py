@@ -57,7 +57,7 @@ def obtain(
     `refusal`: why nothing may be fetched; empty: it may. `run` calls uv. Raises UserError if a
     wheel can't be had, or has another hash than the lock, and if build steps would get the login.
     """
-    # Also where every wheel is at hand: build steps start after this.
+    # Check this even if nothing is to be fetched. The build steps that follow must not get a login.
     for pin in image.pins:
         if pin.index:
             index_access.require_own_name(pin.index)

@@ -55,7 +55,7 @@ def update(
     requirements = sorted({f"{package.name}=={package.version}" for package, _ in unmeasured})
     url_by_digest = uv.find_urls(requirements, lock.inputs, run=run, where=str(image.name))
 
-    # The result of pruning depends on the pruner and its settings: `key` stands for both.
+    # The result of pruning depends on the pruner and its settings. `key` is a hash of both.
     key = pruner.key(image.pruning)
     program = pruner.files(image.pruning)
     login = IndexLogin(lock.inputs.indexes)
@@ -99,7 +99,8 @@ def _record_after_pruning(
                 rows = rows_outside if path.startswith(":") else rows_inside
                 rows[path] = file_digest
             record = _unpack(archive, rows_inside, folder / "site")
-        wheel.unlink()  # its libraries are unpacked: free the disk
+        # Its libraries are unpacked. Free the disk, because the largest wheels have gigabytes.
+        wheel.unlink()
 
         _run_pruner(program, folder, record, file_name)
         with record.open(encoding="utf-8", newline="") as lines:
@@ -110,16 +111,16 @@ def _record_after_pruning(
 def _download(url: str, digest: str, target: Path, login: IndexLogin) -> None:
     """Download a wheel to the file `target`, with the user's logins for private indexes.
 
-    Raises UserError if that fails, or unless its sha256 is `digest`.
+    `digest` is the sha256 that the lock has. Raises UserError if the download fails, or if the
+    wheel has another sha256.
     """
     file_name = wheel_records.file_of(url)
     try:
         prebuilt.download(url, target, login)
     except OSError as error:
         cause = f"this wheel can't be fetched from its index: {web.describe_failure(error)}"
-        raise failed(
-            file_name, cause, f"`{command('lock')}` again, when the index answers"
-        ) from None
+        then = f"`{command('lock')}` again, when the index answers"
+        raise failed(file_name, cause, then) from None
     actual_digest = sha256_of_file(target)
     if actual_digest != digest:
         cause = (

@@ -65,7 +65,7 @@ def walk(
             try:
                 facts = entry.stat(follow_symlinks=False)
             except OSError:
-                # It was removed while its folder was read.
+                # This file was removed while its folder was read.
                 continue
             # A mounted file is neither on the image's device nor on its folder's. (Files in a
             # volume are on the device of their folder.)

@@ -15,7 +15,7 @@ from typing import Any
 from validate.harness.forked import run_in_own_session
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-"""Beside the suite: in a checkout, in a validation run and in an image."""
+"""This folder lies beside the suite: in a checkout, in a validation run and in an image."""
 _LOG_TAIL_CHARACTERS = 2000
 _EXCEPTION = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b")
 """The beginning of a line that names an exception; torchrun puts the rank before it."""
@@ -60,7 +60,7 @@ def run(example: Mapping[str, Any], place: Path, device: str) -> Run:
 
     `example` has `folder` (below examples/, where its commands run), `commands`, `config` (the YAML
     file there that says what it trains) and `seconds` (the limit for all commands together).
-    Raises ExampleError, with the last that was printed, if a command fails or takes too long.
+    Raises ExampleError, with the cause, if a command fails or takes too long.
     """
     shutil.copytree(EXAMPLES, place / "examples")
     folder = place / "examples" / example["folder"]
@@ -96,20 +96,22 @@ def run(example: Mapping[str, Any], place: Path, device: str) -> Run:
 def run_command(command: str, folder: Path, deadline: float, variables: Mapping[str, str]) -> None:
     """Run a command in a folder, with `variables` added to the environment, and print its log.
 
-    `deadline` is a time of time.monotonic(). Raises ExampleError with the last that the command
-    printed, if it fails or is not done by then.
+    `deadline` is a time of time.monotonic(). Raises ExampleError with the line of the log that
+    names the cause, if the command fails or has not ended by then.
     """
     log_file = folder / "log"
     # A container without a network has only the loopback interface, which gloo does not choose by
-    # itself. A command has at least a second, even if others took all the time.
+    # itself.
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **variables}
+    # A command has at least a second, even if earlier commands took all the time.
     seconds_left = max(1.0, deadline - time.monotonic())
+    # The exit code is None if the command was stopped because its time was up.
     exit_code = run_in_own_session(
         shlex.split(command), log_file, seconds_left, cwd=folder, env=environment
     )
 
     log = log_file.read_text(encoding="utf-8", errors="replace")
-    # More than an error's message has, which ends with the last _LOG_TAIL_CHARACTERS.
+    # The probe's own log gets twice as much of it as the message of an error may have.
     shown_log = log[-2 * _LOG_TAIL_CHARACTERS :]
     print(f"$ {command}\n{shown_log}", flush=True)  # noqa: T201  the probe's log
     if exit_code is None:

@@ -94,7 +94,7 @@ def read_shape(model: Path) -> Shape:
     config = json.loads((model / "config.json").read_text())
     rope_theta = config.get("rope_theta")
     if not rope_theta:
-        # transformers 5 writes it here.
+        # transformers 5 writes it into a section of its own.
         rope_theta = config["rope_parameters"]["rope_theta"]
     return Shape(
         vocabulary=config["vocab_size"],

@@ -147,7 +147,7 @@ def fork_each(
             sys.stderr.flush()
             pid = os.fork()
             if pid == 0:
-                # The fork does not come back from this.
+                # This is the fork. It ends in this function.
                 _do_work_and_exit(work, own_session=own_sessions)
             running[pid] = _RunningFork(number, time.monotonic())
 
@@ -168,12 +168,12 @@ def _end_of_fork(
     `deadline` is the number of seconds that it may run. If it is killed, the exit code in the
     result is None. With `own_session`, the processes that it started are killed at its end, too.
     """
-    # Look whether it has ended, without waiting. `os.wait` would also take other children of this
-    # process.
+    # WNOHANG: do not wait for the fork to end. (`os.wait` would also take other children of this
+    # process.)
     ended_pid, status = os.waitpid(pid, os.WNOHANG)
     seconds = time.monotonic() - fork.started
     if ended_pid == pid:
-        # It may have left processes running.
+        # The fork may have left processes running.
         if own_session:
             end_session(pid)
         return ForkEnd(fork.number, os.waitstatus_to_exitcode(status), seconds)

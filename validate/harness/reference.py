@@ -25,18 +25,19 @@ class Shape:
     epsilon: float = 1e-5
 
     @property
-    def head(self) -> int:
+    def head_size(self) -> int:
         """Return the number of dimensions of one attention head."""
         return self.hidden // self.heads
 
     @property
     def projections(self) -> Mapping[str, tuple[int, int]]:
-        """Return the name of each linear layer and the shape of its weight: outputs, inputs.
+        """Return the name of each linear layer in the decoder, and the shape of its weight.
 
-        The embedding and the head of the model are left out.
+        A shape is (outputs, inputs). The embedding and the last linear layer (`lm_head`), which
+        lie outside the decoder, are left out.
         """
         hidden, intermediate = self.hidden, self.intermediate
-        key_value = self.key_value_heads * self.head
+        key_value = self.key_value_heads * self.head_size
         shapes = {
             "self_attn.q_proj": (hidden, hidden),
             "self_attn.k_proj": (key_value, hidden),
@@ -69,7 +70,7 @@ def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: A
     torch = importlib.import_module("torch")
     weights = {name: weight.to(dtype) for name, weight in weights.items()}
     length = tokens.shape[-1]
-    cosine, sine = rotation_factors(shape.head, length, shape.rope_theta)
+    cosine, sine = rotation_factors(shape.head_size, length, shape.rope_theta)
     cosine, sine = cosine.to(dtype), sine.to(dtype)
 
     # [batch, length, hidden]; each layer adds to it twice.
@@ -106,7 +107,7 @@ def _attention(
     def project(name: str, heads: int) -> Any:
         """Multiply with a weight, and return the result as [batch, heads, length, head]."""
         projected = x @ weights[f"{prefix}{name}.weight"].T
-        return projected.view(batch, length, heads, shape.head).transpose(1, 2)
+        return projected.view(batch, length, heads, shape.head_size).transpose(1, 2)
 
     query = apply_rotation(project("q_proj", shape.heads), cosine, sine)
     key = apply_rotation(project("k_proj", shape.key_value_heads), cosine, sine)
@@ -117,7 +118,7 @@ def _attention(
     key = key.repeat_interleave(group, dim=1)
     value = value.repeat_interleave(group, dim=1)
 
-    score = query @ key.transpose(-1, -2) / shape.head**0.5
+    score = query @ key.transpose(-1, -2) / shape.head_size**0.5
     # The mask is True above the diagonal: a position does not see those after it.
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
     attended = score.masked_fill(future, float("-inf")).softmax(-1) @ value

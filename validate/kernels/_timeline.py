@@ -52,22 +52,26 @@ observations have its subject in place of a case."""
 def profile_kernels(
     torch: Any, work: Callable[[Mark], None], patterns: Sequence[str]
 ) -> ProfileEvidence:
-    """Run `work` under the profiler, and return which CUDA kernels ran.
+    """Run `work` under the profiler, and return which CUDA kernels ran in which part of it.
 
-    The profiler may lose the first kernels. So kernels that only wait (spins) run before the work:
-    they are the lead-in. If more than spins were lost, all is done again with a longer lead-in. If
-    the longest is not enough, `works` is False in the evidence.
+    The parts are called stretches: one for each case, and for each that computes it, the kernel of
+    the table or plain torch. The profiler only gives a list of kernels. So each stretch begins with
+    a mark, a kernel that only waits, and the list is divided at the marks.
 
-    A stretch is a part of the work: a case, and who computes it, the kernel or plain torch.
+    The profiler may lose the first kernels. So others that only wait run first, as a lead-in. If
+    the profiler loses them all, the work is repeated with a longer lead-in. If the longest is not
+    enough, `works` is False in the evidence.
 
-    work: gets the function that begins a stretch, and calls it before each way to compute a case.
+    work: gets a function, and calls it at the beginning of each stretch, with the stretch.
     patterns: regular expressions by which the evidence sorts the kernels.
     """
+    # The stretch that each mark began, in order.
     stretches: list[Stretch | None] = []
 
     def mark(stretch: Stretch | None) -> None:
         """Begin a stretch, which lasts until the next one. None: what runs in it is ignored."""
-        # The device is idle around the spin, so no kernel runs on both sides of it.
+        # This kernel is the mark. The device is idle around it, so no kernel of one stretch still
+        # runs in the next.
         torch.cuda.synchronize()
         torch.cuda._sleep(_MARK_CYCLES)
         torch.cuda.synchronize()
@@ -88,10 +92,10 @@ def _profile_names(
     """Run `work` under the profiler, and return the names of all CUDA kernels in order.
 
     The list begins with the lead-in, and has a mark at the beginning of each stretch (see the
-    module's docstring): a spin of the lead-in is called LEAD_IN, a mark has the name of the kernel
-    that spins (waits). Copies and fills of memory are left out.
+    module's docstring). Both are spins, kernels that only wait: those of the lead-in are called
+    LEAD_IN here, marks keep the kernel's own name. Copies and fills of memory are left out.
 
-    mark: runs a mark, and notes the stretch that begins there. None: it belongs to no case.
+    mark: runs a mark, and notes which stretch begins there; None for a stretch of no case.
     spin_count: the number of spins of the lead-in.
     """
     profiler = importlib.import_module("torch.profiler")
@@ -125,10 +129,10 @@ def describe(
 ) -> ProfileEvidence:
     """Sort the CUDA kernels that the profiler saw, and say whether it lost any.
 
-    Kernels that only wait (spins) come before the work, as its lead-in, and between its parts, as
-    marks. The profiler only loses the first kernels of a session. So if it saw a spin of the
-    lead-in, and every mark, it lost nothing of the work: the profile `works`. Only then the
-    evidence says which kernels ran in which case.
+    Kernels that only wait (spins) come before the work, as its lead-in, and between its stretches,
+    as marks. The profiler loses only the first kernels of a session. So if it saw a spin of the
+    lead-in, and every mark, it lost nothing of the work: the profile `works`. Only then does the
+    evidence say which kernels ran in which case.
 
     names: the kernels in the order in which they ran, marks and lead-in included.
     stretches: what each mark began, in order: a case and who computed it; None: nothing of a case.

@@ -122,8 +122,8 @@ def _fits(candidate: Candidate, release: Companion) -> bool:
 def _runs_beside(release: Companion, wheel_cuda: Minor) -> bool:
     """Return whether a release works with the CUDA runtime that torch's wheel brings.
 
-    It does if it needs the same CUDA major. bitsandbytes has a library for each CUDA, which is
-    looked at elsewhere: True.
+    It does if it needs the same CUDA major. True for bitsandbytes, which has a library for each of
+    several CUDAs: callers ask it for the fitting one (`library_for`).
     """
     if isinstance(release, XformersFacts):
         return Minor.parse(release.cuda).major == wheel_cuda.major

@@ -41,7 +41,6 @@ def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
             f"torch {candidate.torch} has no wheel for CUDA {toolkit}, so the image has the "
             f"cu{wheel.digits} wheel beside toolkit {toolkit} (CUDA minor version compatibility)",
         )
-    # Why its architectures were not measured; empty if they were.
     unverified = candidate.variant.unverified
     if unverified:
         yield warn(
@@ -223,8 +222,8 @@ def _join_ascending(versions: Iterable[str]) -> str:
 
 def check_python(candidate: Candidate) -> Iterator[Finding]:
     """Refuse a Python that no base of the matrix has, or that torch has no wheel for."""
-    # The Python in the image's name; None means that of the default base. If no base has the Python
-    # of the name, the candidate stands on the default base, too.
+    # None means that the image's name has no Python: the default base decides. If the name has one
+    # that no base has, the candidate was given the default base, whose Python is another.
     python_of_name = candidate.name.python
     if python_of_name and candidate.base.python != python_of_name:
         pythons = {base.python for base in candidate.matrix.bases.values()}
@@ -300,7 +299,6 @@ def _find_first_stack_that_compiles_for(arch: Arch, candidate: Candidate) -> str
         stack = candidate.matrix.stacks[minor]
         torch = facts.torch.get(stack.get("torch", ""))
         triton = facts.compilers.get("triton", {}).get(stack.get("triton", ""))
-        # facts.yaml must know torch and Triton, and this Triton must know the GPU.
         if torch is None or triton is None or arch.capability not in triton.archs:
             continue
         for cuda in sorted(torch.variants, key=Version):

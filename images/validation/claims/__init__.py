@@ -23,14 +23,14 @@ def image_claims(context: ClaimContext) -> ClaimSet:
         *multigpu_claims(context),
     ]
     if context.image.name.profile:
-        # Imported only here: most images have no profile.
+        # Imported here, because most images have no profile.
         from images.validation.claims.profile import profile_claims
 
         claims += profile_claims(context)
     claims = [with_known_gap(claim, context) for claim in claims]
 
-    # Only if the context has an origin. For the copy of its claims that an image carries, it has
-    # none: the record of layers may change later, the image does not.
+    # There are such claims only if the context has an origin. For the copy of the claims that an
+    # image carries, it has none: the record of layers may change later, and the image can't.
     claims += origin_claims(context)
     return ClaimSet(image=str(context.image.name), claims=tuple(claims))
 

@@ -58,7 +58,7 @@ _QUANTISED_LLAMA = {
 def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield all claims about an image that are measured by running it without a GPU (the cpu tier).
 
-    Those that take longest come first: they are measured in this order, several at a time.
+    They are measured in this order, several at a time. Those that take longest come first.
     """
     image = context.image
     yield from import_claims(image)

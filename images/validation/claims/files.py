@@ -123,8 +123,8 @@ def wheels_elsewhere(context: ClaimContext) -> list[str]:
     for pin in context.image.pins:
         is_in_image = pin.name not in context.missing
         if pin.extension_source:
-            # The lock has it as pure Python. The image has that only if there is no wheel with
-            # compiled extensions: then `missing` has the entry `NAME extensions`.
+            # The lock has this package as pure Python. The image has it from the lock only if there
+            # is no wheel with compiled extensions: then `missing` has the entry `NAME extensions`.
             is_from_lock = pin.name_of_extensions in context.missing
         else:
             is_from_lock = pin.locked
@@ -153,7 +153,6 @@ def expected_records(context: ClaimContext) -> Expected:
     for name, digest in context.outside.items():
         wheels[name] = {"version": without_local(pinned_versions[name]), "records": [digest]}
 
-    # Wheels of the lock.
     if lock is None:
         return Expected(wheels=wheels, built=built, unknown=unknown)
     not_from_lock = {*context.outside, *wheels_elsewhere(context)}

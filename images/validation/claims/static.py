@@ -94,7 +94,7 @@ def accepted_local_versions(image: Image, pin: Pin) -> list[str]:
     # PyTorch's index has the CUDA variant in the version. The default index has the same wheel
     # without it.
     accepted = ["", f"cu{image.wheel_cuda.digits}"]
-    # An official wheel has its own in the file name: `cu12torch2.7cxx11abitrue`.
+    # An official wheel has a local version in its file name: `cu12torch2.7cxx11abitrue`.
     for wheel in image.prebuilt:
         if wheel.name == pin.name and wheel.local:
             accepted.append(wheel.local)

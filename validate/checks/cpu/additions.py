@@ -232,8 +232,8 @@ def _imported_torch(environ: Mapping[str, str]) -> Torch:
 def judge(_subject: str, expect: AdditionsExpect, evidence: AdditionsEvidence) -> Finding:
     """Pass if a user can add a package with pip, and pip refuses one that would replace torch.
 
-    `expect["held"]` has the packages whose versions no addition may change. UNPROVEN if another
-    user than the claim is about tried it.
+    `expect["held"]` has the packages whose versions no addition may change. The claim is about one
+    user of the image (`expect["uid"]`): it is UNPROVEN if the probe ran as another.
     """
     if evidence["uid"] != expect["uid"]:
         return unproven(f"the probe ran as uid {evidence['uid']}, not {expect['uid']}")

@@ -132,7 +132,8 @@ def skip_other_compilations(config: Any) -> None:
 
     `config` is torch._inductor.config.
     """
-    # Worker processes would import torch. They are for kernels of Triton.
+    # Compile in this process. Worker processes would each import torch, and are of use only for
+    # kernels of Triton.
     config.compile_threads = 1
 
     # For each vector extension, inductor compiles a program to see whether the compiler knows it:

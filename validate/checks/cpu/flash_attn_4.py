@@ -79,11 +79,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]
             partial(compile_kernels, kernel_arch=arch, target=arch, backward=has_backward)
         )
 
-    # The forks end in any order, and each with the number of its compilation.
+    # Forks end in any order. Each result comes with the index of its compilation in the list.
     evidence_by_number = dict(measure_in_forks(compilations, half_of_the_cores()))
     control = evidence_by_number[0]
-    # The control is repeated in the evidence of every architecture: its message is enough, and the
-    # long log is left out.
+    # The evidence of every architecture repeats the control, so leave out its long log.
     control.get("error", {}).pop("log", None)
     for number, claim in enumerate(claims, start=1):
         yield claim.subject, {"compiled": evidence_by_number[number], "control": control}

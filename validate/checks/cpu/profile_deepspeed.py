@@ -33,8 +33,8 @@ class RayEvidence(TypedDict):
 
 def compare_cpu_adam() -> adam.CompiledDeviations:
     """Compare DeepSpeed's CPU Adam with torch's AdamW (validate/harness/adam.py)."""
-    # DeepSpeed takes an operator that was compiled ahead only for the accelerator that it was
-    # compiled for.
+    # The image's operator was compiled ahead, for the accelerator `cuda`. Without a GPU, DeepSpeed
+    # would choose another accelerator, and would not take the operator.
     os.environ["DS_ACCELERATOR"] = "cuda"
     deviations = adam.compare(importlib.import_module("deepspeed.ops.adam").DeepSpeedCPUAdam)
     return {**deviations, "compiled_ahead": "deepspeed.ops.adam.cpu_adam_op" in sys.modules}

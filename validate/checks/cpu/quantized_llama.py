@@ -428,13 +428,9 @@ def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidenc
 
 
 class Mismatch(NamedTuple):
-    """What is wrong with a linear layer.
+    """What is wrong with a linear layer."""
 
-    `order` counts the steps of find_mismatch: a mismatch of a lower order explains those of a
-    higher one.
-    """
-
-    order: int
+    order: int  # the number of the step of `find_mismatch` that found it, from 0
     expected: str
     measured: str
 
@@ -445,7 +441,8 @@ def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
     `mismatches`: layer -> the first thing that is wrong with it. `count` is the number of all
     layers.
     """
-    # A basic mismatch, such as the wrong class (order 0), explains those of a higher order.
+    # What an earlier step of `find_mismatch` finds, such as the wrong class, explains what later
+    # steps find.
     first = min(mismatches.values(), key=lambda mismatch: mismatch.order)
     names = [name for name, mismatch in mismatches.items() if mismatch.order == first.order]
     return (
@@ -457,8 +454,8 @@ def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
 def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | None:
     """Return the first thing that is wrong with a linear layer, or None if nothing is.
 
-    The result says what is expected, what was measured, and how basic the property is: 0 for the
-    layer's class, up to 6 for what bitsandbytes decodes.
+    A layer is looked at in seven steps, numbered from 0, the most basic one first. The result says
+    what the step expects, what was measured, and the number of the step.
     """
     module, _, class_name = projection["class"].rpartition(".")
     if class_name != "Linear4bit" or not module.startswith("bitsandbytes."):
@@ -482,14 +479,15 @@ def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | N
     if projection["scale_bytes"] != scale_bytes:
         return Mismatch(4, f"{scale_bytes} bytes of scales", str(projection["scale_bytes"]))
 
-    # An error that is too small is wrong as well: without any, nothing was quantised. `is_within`
-    # is False for NaN.
+    # The mean error must be near the published one. One that is too small is wrong as well: without
+    # any error, nothing was quantised. (`is_within` is False for NaN.)
     error = projection["mean_error"]
     distance = abs(error - expect["mean_error"])
-    if not is_within(error, 1.0) or distance > largest_distance(expect, values):
+    if not is_within(distance, largest_distance(expect, values)):
         expected = f"a mean error of {describe_expected_error(expect, values)}"
         return Mismatch(5, expected, scientific(error))
 
+    # bitsandbytes must decode the codes to the same weights as our own decoder.
     if not is_within(projection["decoder_difference"], DECODER_TOLERANCE):
         measured = f"a difference of {scientific(projection['decoder_difference'])}"
         return Mismatch(6, "bitsandbytes to decode its own codes", measured)
@@ -512,8 +510,9 @@ def describe_expected_error(expect: ExpectedError, values: int) -> str:
 def judge_lora_step(_subject: str, _expect: object, evidence: LoraEvidence) -> Finding:
     """Pass if a training step of LoRA over 4-bit weights moved only the adapters, and rightly.
 
-    The matrix B of each adapter must have moved from zero as far as the same step in plain torch
-    moves it, up to BACKWARD_FLOOR. The frozen base weights must not have changed.
+    The matrix B of each adapter must be zero before the step. After it, B must be what the same
+    step in plain torch gives, with a relative error of BACKWARD_FLOOR at most. The frozen base
+    weights must not have changed.
     """
     problems = list(find_lora_problems(evidence))
     if problems:
@@ -531,11 +530,11 @@ def judge_lora_step(_subject: str, _expect: object, evidence: LoraEvidence) -> F
 def find_lora_problems(evidence: LoraEvidence) -> Iterator[str]:
     """Yield a sentence for each thing that is wrong with a training step of LoRA.
 
-    The loss must be that of plain torch, up to BACKWARD_FLOOR times it. The adapters must have
-    moved as in plain torch. No frozen weight may have changed.
+    The loss must be that of plain torch, with a relative error of BACKWARD_FLOOR at most. The
+    adapters must have moved as in plain torch. No frozen weight may have changed.
     """
     loss, plain_loss = evidence["loss"], evidence["plain_loss"]
-    # Within infinity: a finite number that is not negative.
+    # A number within infinity is finite and not negative.
     if not is_within(loss, math.inf) or not is_within(plain_loss, math.inf):
         yield f"the loss is {loss}, plain torch's is {plain_loss}"
     elif abs(loss - plain_loss) > BACKWARD_FLOOR * plain_loss:

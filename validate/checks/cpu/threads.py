@@ -165,7 +165,7 @@ def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Fi
     if evidence["cores"] < 2:
         return unproven("only one core is at hand here")
 
-    # There is exactly one, because any other number was a problem above.
+    # There is exactly one runtime: any other number was a problem above.
     runtime = PurePosixPath(runtimes[0]).name
     others = " alone"
     if bundled:

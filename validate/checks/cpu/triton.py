@@ -56,7 +56,6 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     Yields the subject of the claim and what was compiled, each kernel in a fork. With it goes a
     control: a kernel for an architecture that does not exist, which must fail to compile.
     """
-    # Triton's version and settings.
     toolchain = measure_in_fork(describe_triton)
     bogus = claims[0].expect["bogus"]
     # The control has an `error` if Triton refuses to compile it, as it should.

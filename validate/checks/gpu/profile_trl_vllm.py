@@ -476,6 +476,6 @@ CLAIMS = {
     "framework/grpo-step": judge_colocated_step,
     "framework/weight-sync": judge_sync,
     "framework/sleep": judge_sleep,
-    # The examples that need to run alone.
+    # Examples that no other probe may run beside.
     "gpu-examples": judge_limits,
 }

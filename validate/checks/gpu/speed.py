@@ -103,10 +103,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SpeedEvidence]]:
 
 
 def measure_subject(subject: str, torch: Any, device: str, watch: Watch) -> Measured:
-    """Measure one figure: how much of something is done in a second, or a ratio.
+    """Measure one figure: operations or bytes a second of a repeated work, or a ratio.
 
-    `subject` names it. Most are the operations or bytes a second of a repeated work. `watch` reads
-    the GPU's clocks meanwhile. `device` may be `cpu`, for a rehearsal at small sizes.
+    `subject` is the name of the figure. `watch` reads the GPU's clocks meanwhile. `device` may be
+    `cpu`, for a rehearsal at small sizes. Raises KeyError for an unknown subject.
     """
     if subject in MEASURES_WITHOUT_PEAK:
         return MEASURES_WITHOUT_PEAK[subject](torch, device)
@@ -115,6 +115,7 @@ def measure_subject(subject: str, torch: Any, device: str, watch: Watch) -> Meas
     seconds, reading = timing.time_runs(
         torch, work.run, device, warm=_WARM_UP_RUNS, repeats=_TIMED_RUNS, watch=watch
     )
+    # `timed["seconds"]` is the median of the runs.
     timed = timing.summarise_times(seconds)
     return {"figure": work.amount / timed["seconds"], "timed": timed, "under_load": [reading]}
 
@@ -241,7 +242,7 @@ def measure_launches(torch: Any, _device: str) -> Measured:
         torch.cuda._sleep(40_000_000)  # clock cycles: at least 20 ms
         launch_end = time.perf_counter()
         torch.cuda.synchronize()
-        # Avoid a division by zero.
+        # At least a nanosecond, because the clock may not have moved: total must not be zero.
         total = max(time.perf_counter() - start, 1e-9)
         shares.append((launch_end - start) / total)
     return {"figure": median(shares)}
@@ -426,7 +427,7 @@ def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str
     if subject == "allocations":
         microseconds = f"{figure * 1e6:.1f} us to take and give back 64 MiB"
         return f"{microseconds}; at most {most * 1e6:.0f} is allowed"
-    # `launches`
+    # The only other figure without a peak is `launches`.
     return f"a launch waits for {figure:.0%} of its kernel's time; at most {most:.0%} is allowed"
 
 

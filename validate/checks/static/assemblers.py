@@ -73,6 +73,7 @@ def assembler_folder(folder: str) -> Path:
     """
     if folder.startswith("/"):
         return Path(folder)
+    # The installed packages of the image's Python.
     _, _, distributions = installed.read_user_python()
     for distribution in distributions:
         if distribution.name == "triton":

@@ -430,7 +430,7 @@ def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
         # Entries that are marked as taken out, although their code is still there.
         marked += unneeded.region.hidden
         archs |= {name_arch(entry) for entry in code.needed | code.surplus}
-        # The pruner left this region as it was.
+        # The pruner did not touch this region.
         if code.kept:
             whole_regions += 1
 
@@ -737,7 +737,8 @@ def describe_pruned(expect: PrunedExpect, archs: str, with_code: Mapping[str, Me
     if others:
         text += f", and {listed(sorted(others))} where a library has none"
 
-    # The pruner leaves some regions of a library as they are: a fault in them would no longer show.
+    # Regions of a library that the pruner did not touch may hold code for any GPU. That is no
+    # fault, but the reason of the PASS says so.
     whole_regions = sum(file["whole"] for file in with_code.values())
     if whole_regions:
         text += f"; {whole_regions} regions left unpruned because they lack kernels for it"

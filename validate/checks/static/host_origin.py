@@ -165,13 +165,13 @@ def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> Layer
 def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) -> Finding:
     """Pass if each layer of an image has the bytes that two recorded builds of the same steps gave.
 
-    FAIL means that the same steps gave other bytes, that the layer of our checks has other files,
-    too, or that a user who built on the image changed these checks (OUR_TOOLS). UNPROVEN means that
-    no two builds are recorded, or that layers can't be compared.
+    FAIL means that the same steps gave other bytes, that foreign files are in the layer of our own
+    checks, or that a user who built on the image changed these checks (OUR_TOOLS). UNPROVEN means
+    that no two builds are recorded, or that layers can't be compared.
     """
-    changed_tools = list(find_changed_tools(evidence["changes"]))
-    if changed_tools:
-        return failed("; ".join(changed_tools))
+    tool_faults = list(describe_changed_tools(evidence["changes"]))
+    if tool_faults:
+        return failed("; ".join(tool_faults))
     layers = compare_layers(expect, evidence)
     recording = command("reproduce", expect["arguments"], "--record")
     next_step = f"`{recording}` builds it twice and records it"
@@ -204,7 +204,7 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     return passed(describe_success(layers, expect, evidence))
 
 
-def find_changed_tools(changes: Sequence[StepChange]) -> Iterator[str]:
+def describe_changed_tools(changes: Sequence[StepChange]) -> Iterator[str]:
     """Yield a sentence for each step of a derived image that changed or removed files of OUR_TOOLS.
 
     A Dockerfile that empties /opt, for example, removes what keeps `pip install` from moving torch.

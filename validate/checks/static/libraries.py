@@ -465,7 +465,7 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
 def find_unreadable(expect: LibrariesExpect, unreadable: Sequence[Unreadable]) -> Iterator[str]:
     """Yield a sentence for each file that can't be loaded, unless its package works without it."""
     for file in unreadable:
-        # The package has the same library for this machine, too.
+        # The package has another build of this library that can be loaded here.
         has_alternative = "alternative" in file
         # A package that a user added may bring libraries for several machines.
         is_extra = "beside" in file and is_added(expect, file.get("owners", ()))

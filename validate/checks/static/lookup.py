@@ -237,10 +237,11 @@ class KnownModule(NamedTuple):
 def find_hidden_modules(
     folders: Sequence[str], standard: Sequence[str], distributions: Sequence[Distribution]
 ) -> list[Hidden]:
-    """Return modules of the standard library or of packages that `import` does not reach.
+    """Return what hides modules of the standard library or of packages from `import`.
 
-    A `random.py` in one of `folders`, which Python searches first, hides the standard library's.
-    `standard` are the folders of the standard library.
+    A `random.py` in one of `folders`, which Python searches first, hides the standard library's
+    `random`. `standard` are the folders of the standard library. Each row of the result has the
+    file that hides a module (`path`), and the module that is hidden (`hides`) with its owner.
     """
     known = list_known_modules(standard, distributions)
     hidden: list[Hidden] = []
@@ -250,7 +251,7 @@ def find_hidden_modules(
             if name in _IN_EVERY_PROJECT:
                 continue
             for module in known.get(name, ()):
-                # It is the package's module itself, because its folder is on PYTHONPATH.
+                # The folder on PYTHONPATH is the one that this module is installed in.
                 if os.path.realpath(module.folder) == folder:
                     continue
                 hidden.append(

@@ -344,7 +344,8 @@ def find_candidates(name: str, finders: Sequence[Finder]) -> list[Candidate]:
     for path_entry, finder in finders:
         spec = finder.find_spec(name)
         if spec and spec.loader:
-            # It hides namespace packages of its name, also those that come before it.
+            # A module or package with code hides all namespace packages of its name, also those
+            # that come before it on sys.path.
             return [Candidate(path_entry, spec)]
         if spec:
             namespace_parts.append(Candidate(path_entry, spec))

@@ -76,7 +76,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
             # A distribution without a RECORD is reported by the check `files`.
             if name not in wheels or distribution.entries is None:
                 continue
-            # The folder below which its scripts and headers lie.
+            # Its scripts and headers lie below this folder.
             prefix = prefix_of(distribution.location, environment)
             record = _read_record(distribution, prefix)
             records.setdefault(name, []).append(record)
@@ -91,7 +91,7 @@ def prefix_of(location: str, environment: str) -> str:
     `location` is the distribution's folder, `/opt/venv/lib/python3.11/site-packages`. For a folder
     of another form, `environment` is returned.
     """
-    # It may be another environment than Python's own, whose packages Python's own takes in.
+    # Python may import packages of a second environment. These lie below the folder of that one.
     prefix, separator, _ = os.path.realpath(location).rpartition("/lib/python")
     return prefix if separator else environment
 

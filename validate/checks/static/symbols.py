@@ -371,7 +371,7 @@ def judge(_subject: str, expect: SymbolsExpect, evidence: SymbolsEvidence) -> Fi
     for library in evidence["lacking"]:
         if not is_excused(library, expect["exceptions"]):
             faults.append(describe_lacking(library))
-    # The evidence lists only the first of many.
+    # The evidence lists only the first libraries, and counts all: add a fault for the others.
     faults += count_unlisted(evidence, "lacking", "libraries lack symbols")
 
     needs = f"{evidence['symbols']} symbols that {evidence['checked']} libraries and programs need"

@@ -240,10 +240,12 @@ def open_providers() -> dict[str, Provider]:
     it, named by driver and version: libmlx5-rdmav34.so. Empty if this process has not opened
     libibverbs (open_library).
     """
-    verbs = next(iter(list_mapped_files(_VERBS)), None)
-    if verbs is None:
+    mapped_files = list(list_mapped_files(_VERBS))
+    if not mapped_files:
         return {}
-    # libibverbs has a symbol version such as IBVERBS_PRIVATE_34, from which the 34 is taken.
+    verbs = mapped_files[0]
+    # The version of the providers is the 34 of IBVERBS_PRIVATE_34, one of the symbol versions that
+    # libibverbs defines.
     symbol_versions = " ".join(sorted(dynsym.read(verbs).defined_versions))
     private_version = _PRIVATE_VERSION.search(symbol_versions)
     version = private_version[1] if private_version else ""

@@ -394,7 +394,7 @@ def find_part_faults(name: str, part: Part, version: str) -> Iterator[str]:
         return
     if part.get("absent"):
         yield f"the toolkit's {name} lack {listed(part['absent'])}"
-    # None, for a part that should state a version and does not, is a fault, too.
+    # `minor` is None for a part that should state a version and does not. That is a fault as well.
     if "minor" in part and part["minor"] != version:
         yield f"{part['files'][0]} is of CUDA {part['minor']}, {version} is expected"
     if name == "cudart" and part.get("links") == []:
