@@ -79,7 +79,7 @@ def render(
     suite: Mapping[str, bytes] | None = None,
     recipe: str = "",
 ) -> Context:
-    """Return the build context of an image, the Dockerfile and the files that its steps use.
+    """Return the build context of an image: path -> content, of the Dockerfile and what it copies.
 
     locks: name -> requirements file with hashes: `torch.txt` and the like, one for each layer, and
         `tools.txt`.
@@ -93,10 +93,10 @@ def render(
     """
     wheels, missing, suite = wheels or {}, missing or {}, suite or {}
 
-    # Leave out packages of the locks that are installed from a wheel of the context instead.
+    # The files that steps of the Dockerfile copy or mount. Packages that are installed from a file
+    # in wheels/ are taken out of the locks.
     private = [pin.name for pin in image.pins if pin.index]
-    provided = {*image.choose_compiled_wheels(wheels), *private}
-    files = _lock_files(image, locks, provided)
+    files = _lock_files(image, locks, {*image.choose_compiled_wheels(wheels), *private})
     if base.packages:
         files["locks/debian.txt"] = base.packages
     files |= _step_files(image)
@@ -112,37 +112,69 @@ def render(
     for name, wheel in wheels.items():
         files[f"wheels/{name}"] = wheel
 
+    index = "" if offline else index_arguments(image)
+    stages = tuple(_stages(image, files, sorted(wheels), missing, index))
+    files["Dockerfile"] = _render_dockerfile(
+        image,
+        base,
+        stages,
+        variables=_final_environment(image, base, locks),
+        labels=labels(image, base, missing, recipe),
+        wheels=sorted(wheels),
+        offline=offline,
+        has_suite=bool(suite),
+    )
+    return dict(sorted(files.items()))
+
+
+def _render_dockerfile(
+    image: Image,
+    base: BaseContext,
+    stages: Sequence[Stage],
+    *,
+    variables: Mapping[str, str],
+    labels: Mapping[str, str],
+    wheels: Sequence[str],
+    offline: bool,
+    has_suite: bool,
+) -> bytes:
+    """Return the Dockerfile of an image, from templates/Dockerfile.j2.
+
+    stages: the stages that install Python packages, the lowest first.
+    variables: environment variables of the final stage, and `labels` its labels.
+    wheels: the names of the files in wheels/.
+    offline: whether steps reach no network.
+    has_suite: whether the image gets the commands `validate` and `doctor`.
+    """
     # Variables that only installers read do not count for the recipe. They get an instruction of
     # their own, so that they can be told apart.
-    variables = _final_environment(image, base, locks)
-    installer_variables = {}
-    for name in user_overlay.INSTALLERS_ONLY & variables.keys():
-        installer_variables[name] = variables.pop(name)
+    user_variables, installer_variables = {}, {}
+    for name, value in variables.items():
+        if name in user_overlay.INSTALLERS_ONLY:
+            installer_variables[name] = value
+        else:
+            user_variables[name] = value
 
-    index = "" if offline else index_arguments(image)
-    layers = tuple(_stages(image, files, sorted(wheels), missing, index))
     # A wheelhouse may bring the wheel of the installer, uv.
-    installers = [name for name in sorted(wheels) if name.startswith("uv-")]
-    installer = installers[0] if installers else ""
+    installers = [name for name in wheels if name.startswith("uv-")]
     template = environment().get_template("Dockerfile.j2")
     dockerfile = template.render(
         image=image,
         torch=image.pin("torch"),
         base=base,
         user=user_overlay.USER,
-        layers=layers,
-        environment=variables,
+        layers=stages,
+        environment=user_variables,
         installer_environment=installer_variables,
         additions=user_overlay.python(image).rpartition("/")[0],
-        labels=labels(image, base, missing, recipe),
-        installer=installer,
+        labels=labels,
+        installer=installers[0] if installers else "",
         epoch=EPOCH,
         native_installer=image.name.platform is not Platform.AMD64,
         **step_macros(offline=offline, pruning=image.pruning is not None),
-        suite=bool(suite),
+        suite=has_suite,
     )
-    files["Dockerfile"] = dockerfile.encode()
-    return dict(sorted(files.items()))
+    return dockerfile.encode()
 
 
 def _lock_files(image: Image, locks: Mapping[str, bytes], provided: Container[str]) -> Context:

@@ -131,33 +131,40 @@ class Reproduction:
 def read_image(
     engine: Engine, info: ImageInfo, locks: Path, marker: int | None = None
 ) -> tuple[list[LayerBuilt], Files]:
-    """Read the layers of an image, without the suite's.
+    """Return the layers of an image by name, with their digests, and the files of each layer.
 
-    `locks` has the record, from which layers that another store wrote get their diff IDs.
-    `marker`: the index of a layer to leave out, which only keeps a build apart from others
-    (tools/cold_builds.py). If the engine's store can't be read, the layers' diff IDs are taken as
-    canonical, as they are from engine 26.1 on. Then there are no files.
+    A layer's digest is its diff ID, that of its tar. Engines write the same files as different
+    tars, so layers are compared by the digest of the tar in canonical form. If the engine's store
+    can't be read, the engine's own tars are taken for canonical, as they are from engine 26.1 on,
+    and there are no files. The layer of the suite is left out.
+
+    locks: the folder with the record of layers, which has canonical digests of known ones.
+    marker: the index of a layer to leave out, which only keeps a build apart from others
+        (images/reproduction/cold_builds.py).
     """
     stored = layers.find_layers(engine, info)
     canonical = {diff_id: diff_id for diff_id in info.layers}
-    known = layer_record.known_forms(layer_record.read(locks))
-    canonical |= layers.canonical_diff_ids(stored, known, info.digest)
+    recorded = layer_record.known_forms(layer_record.read(locks))
+    canonical |= layers.canonical_diff_ids(stored, recorded, info.digest)
     changes = layers.change_digests(stored, info.digest)
     listings = exported.entries(engine, info) or [[] for _ in info.layers]
 
-    # The marker's step is left out first: names of layers count the steps of an image.
+    # Name the layers by the steps that made them. The marker's step is left out before that,
+    # because names count the steps of an image (`base`, `base-2`).
     steps = engine.steps(info.handle)
     steps_with_layer = [text for text in steps if configuration.has_layer(text)]
     indexes = [index for index in range(len(info.layers)) if index != marker]
     names = configuration.layer_names([steps_with_layer[index] for index in indexes])
 
+    # Layer -> its digest as the engine wrote it, its canonical digest, and its files.
     written_as: dict[str, str] = {}
+    diff_ids: dict[str, str] = {}
     files: dict[str, Sequence[LayerEntry]] = {}
     for name, index in zip(names, indexes, strict=True):
         if name != SUITE:
             written_as[name] = info.layers[index]
+            diff_ids[name] = canonical[info.layers[index]]
             files[name] = listings[index]
-    diff_ids = {name: canonical[diff_id] for name, diff_id in written_as.items()}
 
     # A base of several layers counts as one.
     written_with_one_base = with_one_base(written_as)
@@ -169,6 +176,8 @@ def read_image(
         layers_built.append(
             LayerBuilt(layer=name, diff_id=diff_id, written_as=written, change=change)
         )
+
+    # The image's settings count as a layer.
     settings = configuration.payload(info, steps)[configuration.SETTINGS]
     layers_built.append(
         LayerBuilt(layer=configuration.SETTINGS, diff_id=settings, written_as=settings)

@@ -54,16 +54,13 @@ def profile_kernels(
 ) -> ProfileEvidence:
     """Run `work` under the profiler, and return which CUDA kernels ran in which part of it.
 
-    The parts are called stretches: one for each case, and for each that computes it, the kernel of
-    the table or plain torch. The profiler only gives a list of kernels. So each stretch begins with
-    a mark, a kernel that only waits, and the list is divided at the marks.
+    `work` gets a function `mark`. It calls `mark(("causal", PLAIN))` before it computes the case
+    "causal" by plain torch, and `mark(("causal", CLAIMED))` before it does so by the kernel that is
+    tested. `patterns` are regular expressions by which the evidence sorts the kernels' names.
 
-    The profiler may lose the first kernels. So others that only wait run first, as a lead-in. If
-    the profiler loses them all, the work is repeated with a longer lead-in. If the longest is not
-    enough, `works` is False in the evidence.
-
-    work: gets a function, and calls it at the beginning of each stretch, with the stretch.
-    patterns: regular expressions by which the evidence sorts the kernels.
+    The profiler may lose the first kernels. So kernels that only wait run first (the lead-in), and
+    may be lost. If more was lost, all is done again with a longer lead-in. If the longest is too
+    short, `works` is False in the evidence.
     """
     # The stretch that each mark began, in order.
     stretches: list[Stretch | None] = []
@@ -77,9 +74,9 @@ def profile_kernels(
         torch.cuda.synchronize()
         stretches.append(stretch)
 
-    for spin_count in _LEAD_IN_SPINS:
+    for lead_in_length in _LEAD_IN_SPINS:
         stretches.clear()
-        names = _profile_names(torch, work, mark, spin_count)
+        names = _profile_names(torch, work, mark, lead_in_length)
         profile = describe(names, stretches, patterns)
         if profile["works"]:
             break

@@ -452,25 +452,31 @@ def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
 
 
 def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | None:
-    """Return the first thing that is wrong with a linear layer, or None if nothing is.
+    """Return the first thing that is wrong with a linear layer that was loaded in 4 bits.
 
-    A layer is looked at in seven steps, numbered from 0, the most basic one first. The result says
-    what the step expects, what was measured, and the number of the step.
+    None if nothing is wrong. `projection` is what was measured of the layer, `expect` the format,
+    the block size and the mean error that it should have. For example, a layer that was not
+    quantised gives `Mismatch(0, "Linear4bit", "torch.nn.modules.linear.Linear")`. The first number
+    says at which step it was found: a fault at an early step explains those at later ones.
     """
+    # The layer's class is bitsandbytes' own.
     module, _, class_name = projection["class"].rpartition(".")
     if class_name != "Linear4bit" or not module.startswith("bitsandbytes."):
         return Mismatch(0, "Linear4bit", projection["class"])
 
+    # Two weights share a byte.
     values = projection["values"]
     if projection["dtype"] != "uint8" or projection["bytes"] * 2 != values:
         measured = f"{projection['dtype']} at {projection['bytes'] / values:.2f}"
         return Mismatch(1, "uint8 at half a byte a weight", measured)
 
+    # The format is the expected one: `nf4 in blocks of 64`.
     expected = f"{expect['quant_type']} in blocks of {expect['block_size']}"
     measured = f"{projection['quant_type']} in blocks of {projection['block_size']}"
     if measured != expected:
         return Mismatch(2, expected, measured)
 
+    # bitsandbytes could turn the codes back into weights.
     if "error" in projection:
         return Mismatch(3, "weights that decode", root_cause(projection["error"]))
 

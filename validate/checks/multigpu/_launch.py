@@ -289,14 +289,19 @@ _DUMP_BEFORE_SECONDS = 15.0
 
 
 def run_rank(folder: Path, limit: float, patience: float) -> int:
-    """Measure all claims as one rank, write the evidence to this rank's file, and return 0.
+    """Measure all claims as one rank (one of the processes that work together), and return 0.
 
-    `folder` holds work.json, which `measure` wrote; the times are those of `measure`, in seconds.
-    Raises SystemExit if another rank does not finish a claim in time.
+    torchrun starts it once for each GPU. It writes its evidence line by line to `folder`/rankN,
+    where `measure` and the other ranks read it. Raises SystemExit if another rank does not finish a
+    claim in time.
+
+    folder: holds work.json, with the claims and the name of the check that measures them.
+    limit: seconds to measure all claims; shortly before they are over, the stack is printed.
+    patience: seconds to wait for the other ranks after each claim.
     """
     # The kernel kills this process when torchrun ends: nothing outlives it (prctl(2)).
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Until the first claim begins, this rank has the time to start; then the time to measure.
+    # The time to start, until the first claim begins. The time to measure follows below.
     dump_stack_before(LIMIT_SECONDS)
     rank = int(os.environ["RANK"])
     work = json.loads((folder / "work.json").read_text())
@@ -309,11 +314,13 @@ def run_rank(folder: Path, limit: float, patience: float) -> int:
             report.flush()
 
         write({"pid": os.getpid()})
+        # Join the other ranks in one group.
         check = importlib.import_module(work["probe"])
         if hasattr(check, "environment"):
             # Set the check's variables, which libraries read when the group is formed.
             os.environ.update(check.environment(folder))
         worker = Worker.join(claims[0].expect["device"], folder)
+
         dump_stack_before(limit)
         for claim in claims:
             write({"begun": claim.subject})

@@ -161,37 +161,29 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
 
 
 def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterator[SymbolTask]:
-    """Yield a task for each library or program: in which files the loader looks for its symbols.
+    """Yield a task for each library or program: its scope, the files that export what it needs.
 
-    These files are its scope. A file that misses a library is left out, because that library might
-    export the symbols. Only libraries of the host's driver (`expect["host"]`) may be missing.
+    A file gets no task if a library of its scope is not found: that one might export the symbols,
+    and the check `libraries` reports it. Only libraries of the host's driver may be missing, whose
+    names `expect["host"]` has. `binaries`: the libraries and programs of the Python environment.
     """
-    user, _, distributions = installed.read_user_python()
-    search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
-
-    # Imitate two processes: one that has started Python, and one that has imported torch, too.
-    # `load_with_scope` returns the files that are loaded, and the libraries that are not found.
-    interpreter_only = Process(search, libraries.read_user_libraries().files)
-    interpreter_scope, _ = interpreter_only.load_with_scope(os.path.realpath(user.python))
-    with_torch = interpreter_only.copy()
-    load_torch(with_torch, installed.locations(distributions), binaries)
-
-    # `import torch` opens libtorch_global_deps.so for all libraries that are loaded later.
-    global_scope = interpreter_scope + scope_of(with_torch, "libtorch_global_deps.so", binaries)
-    torch_scope = scope_of(with_torch, "libtorch_python.so", binaries)
+    processes = imitate_processes(binaries)
     for binary in binaries:
+        # Load the file as its user would, and see which libraries come with it. A program runs in a
+        # process of its own.
         is_program = binary.elf.executable
-        process = (interpreter_only if is_program else with_torch).copy()
+        process = (processes.new if is_program else processes.with_torch).copy()
         own_scope, missing = process.load_with_scope(binary.path)
         is_only_driver_missing = all(matches(library.name, expect["host"]) for library in missing)
         if not is_only_driver_missing:
             continue
 
-        # `import torch` opens all of torch's libraries at once, so they see each other's symbols.
-        scope = torch_scope if binary.path in torch_scope else own_scope
-        # A program runs in a process of its own, and sees nothing that Python's process has opened.
-        if not is_program:
-            scope = global_scope + scope
+        if is_program:
+            scope = own_scope
+        elif binary.path in processes.torch_scope:
+            scope = processes.global_scope + processes.torch_scope
+        else:
+            scope = processes.global_scope + own_scope
         # Name of each library that it needs -> the file that the loader takes.
         file_of = {}
         for name in binary.elf.needed:
@@ -207,6 +199,42 @@ def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterato
             any_python=expect.get("any_python", False),
             allowed=list_allowed_symbols(binary.path, expect["exceptions"]),
         )
+
+
+class Processes(NamedTuple):
+    """Two imitated processes of the user's Python, and what libraries can see in the second."""
+
+    new: Process
+    """Has started Python, and imported nothing."""
+    with_torch: Process
+    """Has also imported torch."""
+    global_scope: list[str]
+    """Files whose symbols every library sees: Python's, and those that torch opens for all."""
+    torch_scope: list[str]
+    """Files whose symbols torch's own libraries see, because `import torch` opens them at once."""
+
+
+def imitate_processes(binaries: Sequence[Binary]) -> Processes:
+    """Imitate how Python starts and imports torch, without starting anything.
+
+    `binaries`: the libraries and programs of the environment. Without torch, both processes have
+    the same libraries.
+    """
+    user, _, distributions = installed.read_user_python()
+    search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
+    new_process = Process(search, libraries.read_user_libraries().files)
+    python_scope, _ = new_process.load_with_scope(os.path.realpath(user.python))
+
+    with_torch = new_process.copy()
+    load_torch(with_torch, installed.locations(distributions), binaries)
+    # torch/__init__.py opens libtorch_global_deps.so with RTLD_GLOBAL: all libraries see it.
+    opened_for_all = scope_of(with_torch, "libtorch_global_deps.so", binaries)
+    return Processes(
+        new=new_process,
+        with_torch=with_torch,
+        global_scope=python_scope + opened_for_all,
+        torch_scope=scope_of(with_torch, "libtorch_python.so", binaries),
+    )
 
 
 def list_allowed_symbols(path: str, exceptions: Sequence[SymbolException]) -> tuple[str, ...]:

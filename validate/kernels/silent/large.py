@@ -47,20 +47,21 @@ def large_arange(torch: Any, device: str, count: int = 2**32) -> Comparison:
 
 
 def large_nearest(torch: Any, device: str, side: int = 512) -> Comparison:
-    """Compare 17 images that are enlarged to twice their side with the numbers that fill them.
+    """Compare images that are enlarged to twice their side with the numbers that fill them.
 
-    Each image has 256 channels and is filled with its number from 1 on, so enlarged by repeating
-    pixels it has that number everywhere. Together the enlarged images have more than 2^31 elements.
-    Their memory format is channels last.
+    There are 17 images of 256 channels: the first is 1.0 everywhere, the second 2.0, and so on. To
+    enlarge, `nearest` repeats pixels, so each must keep its number. The enlarged images have more
+    than 2^31 elements (17 x 256 x 1024 x 1024). Their memory format is channels last.
     """
     numbers = torch.arange(1.0, 18.0, device=device, dtype=torch.bfloat16)
-    x = numbers[:, None, None, None].expand(17, 256, side, side)
-    x = x.contiguous(memory_format=torch.channels_last)
-    enlarged = torch.nn.functional.interpolate(x, scale_factor=2, mode="nearest")
-    # Compare a sample of each image: 2 channels, 16 rows, and in these rows the last column. All
-    # of it must be the image's number, which fills `x`, too.
+    images = numbers[:, None, None, None].expand(17, 256, side, side)
+    images = images.contiguous(memory_format=torch.channels_last)
+    enlarged = torch.nn.functional.interpolate(images, scale_factor=2, mode="nearest")
+    # Compare a sample of each image: 2 channels, 16 rows, and in these rows the last column. Its
+    # shape is [17, 2, 16].
     computed = enlarged[:, ::128, :: side // 8, -1].clone()
-    return Comparison(computed=computed, reference=x[:, ::128, :1, -1].expand_as(computed))
+    expected = numbers[:, None, None].expand_as(computed)
+    return Comparison(computed=computed, reference=expected)
 
 
 def large_linear(torch: Any, device: str) -> Comparison:
