@@ -190,11 +190,12 @@ def _installed_versions(evidence: Evidence) -> dict[str, str]:
 
 
 def fix_of_requirements(evidence: Evidence) -> str:
-    """Return what to do about requirements that are not met: uv finds releases that fit together.
+    """Return what to do about requirements that are not met: the command with which uv meets them.
 
-    It is asked for the distributions that require something, as new as they are or newer: so none
-    of them is downgraded. Only they and what they require may move, and torch may not: torchvision
-    0.21 beside torch 2.8 needs a newer torchvision, not torch 2.6.
+    For example, torchvision 0.21 requires torch 2.6, and torch 2.8 is installed: uv shall install
+    `torchvision>=0.21`, and may change all but torch of what is involved. So it finds a newer
+    torchvision. No distribution that requires something is downgraded. A cuDNN that is newer than
+    torch asks for stays, with the reason. `evidence`: as for `find_unmet_requirements`.
     """
     installed_versions = _installed_versions(evidence)
     requirements = []
@@ -242,7 +243,8 @@ def _command_for_uv(
 ) -> str:
     """Return the commands with which uv installs releases that meet requirements, in words.
 
-    movable: canonical names of the packages that may change. All others are held.
+    requirements: what shall be installed, such as `torchvision>=0.21`.
+    movable: canonical names of the packages that may change. All others are kept as they are.
     installed_versions: canonical name -> version.
     """
     quoted = " ".join(f"'{requirement}'" for requirement in dict.fromkeys(requirements))

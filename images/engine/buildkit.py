@@ -249,17 +249,22 @@ class Trace:
         vertex.intervals[vertex.running_since] = message.completed.ToNanoseconds() / 1e9
         vertex.running_since = None
         # The last line of an output (1: stdout, 2: stderr) may have no end: give it one. `_logged`
-        # changes the dictionary, hence the list.
+        # changes the dictionary, so go through a copy.
         for stream, unfinished in list(vertex.unfinished_lines.items()):
             if unfinished:
                 yield from self._logged(message.digest, stream, b"\n")
         yield vertex.finished(message.digest, message.error)
 
     def _logged(self, digest: str, stream: int, data: bytes) -> Iterator[LogLine]:
-        """Yield the lines that a piece of a step's output completes, and keep its last part."""
+        """Yield the lines that a piece of a step's output completes, and keep what is left of it.
+
+        `digest` is the key of the step, `stream` its output (1 or 2), `data` the piece.
+        """
         vertex = self._vertices.setdefault(digest, _Vertex())
         output = vertex.unfinished_lines.get(stream, b"") + data
-        *lines, vertex.unfinished_lines[stream] = output.split(b"\n")
+        # What follows the last line end is the beginning of a line, or empty.
+        *lines, unfinished = output.split(b"\n")
+        vertex.unfinished_lines[stream] = unfinished
         for line in lines:
             text = self._redact(plain_line(line))
             vertex.log.append(text)

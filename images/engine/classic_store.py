@@ -102,7 +102,7 @@ class ClassicLayer(StoredLayer):
         yield from self.tar_of(self.read_tar())
 
     def entries(self) -> Sequence[LayerEntry]:
-        """Return what it has, in the order of its tar."""
+        """Return its files, folders and links, in the order of its tar."""
         return _entries(self)
 
     def read_files(self, paths: Collection[str], most: int) -> Iterator[tuple[str, bytes]]:
@@ -112,11 +112,11 @@ class ClassicLayer(StoredLayer):
                 yield path, stream.read(most)
 
     def hash_contents(self) -> dict[str, str]:
-        """Return the SHA-256 of the files' contents."""
+        """Return the SHA-256 of the files' contents, by `Member.content`."""
         hashes = {}
         for member in self.read_tar().members:
             digest = hashlib.sha256()
-            # Others than files have no content, and some no file in the folder.
+            # Only files have a content. A device or whiteout may not even be in the folder.
             if member.size:
                 for chunk in self._read(member):
                     digest.update(chunk)

@@ -185,13 +185,16 @@ def layer_names(steps: Sequence[str]) -> list[str]:
     """
     names: list[str] = []
     times = Counter[str]()
-    is_base = True
+    has_step_of_ours = False
     for text in steps:
         name = layer_name(text)
-        is_base = is_base and not name
-        name = name or ("base" if is_base else ABOVE)
+        if name:
+            has_step_of_ours = True
+        else:
+            name = ABOVE if has_step_of_ours else "base"
         times[name] += 1
-        names.append(name if times[name] == 1 else f"{name}-{times[name]}")
+        is_first_of_name = times[name] == 1
+        names.append(name if is_first_of_name else f"{name}-{times[name]}")
     return names
 
 

@@ -59,6 +59,7 @@ _MANIFESTS = "manifests"
 _ENTRIES = "layer-entries-1"
 """Folder of the cache with the entries of layers. A change of LayerEntry takes another number."""
 _OWNER = LayerEntry._fields.index("owner")
+"""The place of the owner in the row of an entry."""
 DAMAGED_HINT = (
     "remove the image (`docker image rm`), then pull it again, or build it again with --no-cache; "
     "if its export lacks a part then too, the engine's disk may be damaged"
@@ -330,12 +331,17 @@ class ContainerdLayer(StoredLayer):
         return LayerTar(members, end)
 
     def entries(self) -> Sequence[LayerEntry]:
-        """Return what it has, in the order of its tar. Cached: it takes seconds for a gigabyte."""
+        """Return its files, folders and links, in the order of its tar.
+
+        They are cached in a file, because reading a gigabyte takes seconds.
+        """
         cached = cache.folder() / _ENTRIES / f"{self.diff_id.removeprefix('sha256:')}.json.gz"
         with suppress(OSError, ValueError, TypeError, EOFError):
             rows = json.loads(gzip.decompress(cached.read_bytes()))
+            # JSON has turned the pair of owner and group into a list.
             return [LayerEntry(*row)._replace(owner=tuple(row[_OWNER])) for row in rows]
 
+        # Without a cache that can be read and written, each call reads the layer.
         entries = StoredLayer.entries(self)
         with suppress(OSError):
             cache.write_whole(cached, gzip.compress(json.dumps(entries).encode(), 1))
@@ -384,7 +390,10 @@ class ContainerdLayer(StoredLayer):
                     yield path, content.read(most)
 
     def hash_contents(self) -> dict[str, str]:
-        """Return the SHA-256 of the files' contents. `read_tar` takes it for their text."""
+        """Return the SHA-256 of the files' contents, by `Member.content`.
+
+        Here that text is the hash itself (`read_tar`), so nothing need be read.
+        """
         contents = {entry.content for entry in self.entries() if entry.kind == "file"}
         return {content: content for content in contents}
 

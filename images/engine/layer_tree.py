@@ -200,17 +200,23 @@ def find_wasted(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[WastedFile]:
         after = tree([layer], visible)
         for path, before in visible.items():
             now = after.get(path)
-            # What the layer does not have is the very object of before there.
-            if now is before or (layer_of[path], path) not in files:
+            # `tree` keeps the entries of lower layers that this layer does not touch.
+            is_untouched = now is before
+            takes_room = (layer_of[path], path) in files
+            if is_untouched or not takes_room:
                 continue
             if now is None or now.kind != before.kind:
                 yield WastedFile(layer_of[path], path, number, "removed")
             elif now.content == before.content:
                 yield WastedFile(layer_of[path], path, number, "copied")
 
-        files.update((number, entry.path) for entry in layer if entry.kind == "file")
+        # Remember what this layer has brought.
+        for entry in layer:
+            if entry.kind == "file":
+                files.add((number, entry.path))
         for path, entry in after.items():
-            if visible.get(path) is not entry:
+            is_untouched = visible.get(path) is entry
+            if not is_untouched:
                 layer_of[path] = number
         visible = after
 

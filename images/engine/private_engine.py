@@ -93,6 +93,21 @@ def _start() -> Engine:
     if _running() is None:
         (home / "dockerd.pid").unlink(missing_ok=True)
     make_bridge()
+    process = _start_dockerd(home, log)
+    engine = _wait_for_engine(home, process)
+    if engine:
+        return engine
+
+    process.terminate()
+    process.wait()
+    _remove_bridge()
+    last_lines = log.read_text(errors="replace").splitlines()[-3:]
+    then = f"its log is {log}; or name an engine elsewhere: --engine ssh://HOST"
+    raise failed("private engine", f"dockerd did not start: {'; '.join(last_lines)}", then)
+
+
+def _start_dockerd(home: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start the process of the private engine in its folder; it writes what it prints to `log`."""
     program = [
         "dockerd",
         f"--data-root={home / 'data'}",
@@ -106,7 +121,7 @@ def _start() -> Engine:
         "--containerd-plugins-namespace=truetag-plugins",
     ]
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             program,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -114,6 +129,14 @@ def _start() -> Engine:
             cwd="/",
             start_new_session=True,
         )
+
+
+def _wait_for_engine(home: Path, process: subprocess.Popen[bytes]) -> Engine | None:
+    """Return the private engine as soon as it answers.
+
+    None if its process ends, or does not answer in time. Raises UserError if what answers is no
+    engine that we can use.
+    """
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -123,13 +146,7 @@ def _start() -> Engine:
         except Exception:
             # It does not answer yet: each stage of its start fails with an error of its own.
             time.sleep(0.2)
-
-    process.terminate()
-    process.wait()
-    _remove_bridge()
-    last_lines = log.read_text(errors="replace").splitlines()[-3:]
-    then = f"its log is {log}; or name an engine elsewhere: --engine ssh://HOST"
-    raise failed("private engine", f"dockerd did not start: {'; '.join(last_lines)}", then)
+    return None
 
 
 def _default_mtu() -> int:

@@ -104,14 +104,14 @@ class StoredLayer(ABC):
         """Return the SHA-256 of the files' contents: `Member.content` -> 64 hexadecimal digits."""
 
     def entries(self) -> Sequence[LayerEntry]:
-        """Return what it has, in the order of its tar."""
+        """Return its files, folders and links, in the order of its tar."""
         tar = self.read_tar()
         headers = [member.header for member in tar.members]
         contents = [member.content for member in tar.members]
         return parse_headers(headers, contents, tar.end)
 
     def file_sizes(self) -> dict[str, int]:
-        """Return the bytes of each of its members that has any, by the path of its entry."""
+        """Return the size of each of its files that is not empty: path -> bytes."""
         sizes = {}
         for member in self.read_tar().members:
             if member.size:

@@ -240,14 +240,17 @@ def with_earlier_failures(run: Evidence, today: Verdict) -> Verdict:
     verdicts = {claim_verdict.claim.key: claim_verdict for claim_verdict in today.claims}
     date = run.host.get("date", "on an unknown day")
     for failure in judge(run.claim_set, run).claims_with(Status.FAIL):
-        judged_today = verdicts.get(failure.claim.key, failure)
-        if judged_today is failure or judged_today.status is not Status.FAIL:
-            reason = (
-                f"{failure.reason} (by the claims of its own day, {date}; today's differ: validate "
-                "the image again, and use that run in place of this one)"
-            )
-            # Whether the claim is required is what it is today.
-            verdicts[failure.claim.key] = replace(failure, claim=judged_today.claim, reason=reason)
+        name = failure.claim.key
+        judged_today = verdicts.get(name)
+        if judged_today and judged_today.status is Status.FAIL:
+            continue
+        # If the matrix still has the claim, it is required or not as the matrix says today.
+        claim = judged_today.claim if judged_today else failure.claim
+        reason = (
+            f"{failure.reason} (by the claims of its own day, {date}; today's differ: validate "
+            "the image again, and use that run in place of this one)"
+        )
+        verdicts[name] = replace(failure, claim=claim, reason=reason)
     return replace(today, claims=tuple(verdicts.values()))
 
 

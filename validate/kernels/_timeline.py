@@ -54,9 +54,10 @@ def profile_kernels(
 ) -> ProfileEvidence:
     """Run `work` under the profiler, and return which CUDA kernels ran in which part of it.
 
-    `work` gets a function `mark`. It calls `mark(("causal", PLAIN))` before it computes the case
-    "causal" by plain torch, and `mark(("causal", CLAIMED))` before it does so by the kernel that is
-    tested. `patterns` are regular expressions by which the evidence sorts the kernels' names.
+    Such a part is called a stretch. `work` gets a function `mark` that begins one: it calls
+    `mark(("causal", PLAIN))` before it computes the case "causal" by plain torch, and
+    `mark(("causal", CLAIMED))` before it does so by the kernel that is tested. `patterns` are
+    regular expressions by which the evidence sorts the kernels' names.
 
     The profiler may lose the first kernels. So kernels that only wait run first (the lead-in), and
     may be lost. If more was lost, all is done again with a longer lead-in. If the longest is too
