@@ -268,7 +268,7 @@ def test_if_torch_can_be_imported_the_gpus_are_those_that_it_sees() -> None:
 def test_errors_of_the_driver_are_printed_with_a_hint() -> None:
     lines = printed(hardware.interpret(DRIVER, TORCH_WITHOUT_CUDA, Hardware()))
 
-    assert "hint: The loader found a libcuda.so of the image" in lines
+    assert "hint: The libcuda.so that is loaded does not belong" in lines
     assert "there is no GPU" in lines
 
 
