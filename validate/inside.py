@@ -81,9 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _claims_of_image() -> ClaimSet:
     """Return all claims (what the image must have), even those that a container can't measure.
 
-    A container can't tell whether its image is our own or one that a user built on ours. So it is
-    held to the claims of a user's image, which hold for our own, too. What the user changed on
-    purpose stands in the file DECLARATION, if there is one.
+    A container can't tell whether its image is our own or one that a user built on ours. So the
+    image is held to the claims of a user's image, which our own images also meet. What the user
+    changed on purpose stands in the file DECLARATION, if there is one.
 
     Raises OSError, ValueError, LookupError or TypeError if a file cannot be read or is damaged.
     """

@@ -209,7 +209,7 @@ def _decide(
     """Judge one claim by what was measured, as if the machine had no fault.
 
     record: how the program that tests the claim (its probe) ended; None: it was not run.
-    measurement: what it measured for this claim; None: it did not come so far.
+    measurement: what the probe measured for this claim; None: it ended before it did.
     judging: the function that judges such claims; None: there is none.
     """
     if claim.unproven:

@@ -144,7 +144,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def cause(error: Mapping[str, Any]) -> str:
-    """Return the first line of an error: CUDA and torch name the cause there."""
+    """Return the kind of an error and its first line, in which CUDA and torch name the cause."""
     first_line = str(error["message"]).strip().partition("\n")[0]
     return f"{error['kind']}: {first_line[:_LINE_CHARACTERS]}"
 

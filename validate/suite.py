@@ -613,7 +613,8 @@ def _make_record(
     process says how it ended: it was too late, crashed, or stopped without an error.
 
     end: how its process ended.
-    lines: what it wrote (_read_lines): measurements, and a closing line if it came so far.
+    lines: what the probe wrote (_read_lines): measurements, and a closing line if it ran to its
+        end.
     log: the file with its output.
     """
     measurements = []

@@ -201,7 +201,7 @@ def make_build_record(folder: Path, info: ImageInfo, missing: Mapping[str, str])
     """Return the build.json of an image that `docker build` or buildx made of a rendered context.
 
     `folder`: where `render` wrote the context and its inputs.json. `missing`: optional package ->
-    why the image goes without it. Raises UserError if no context was rendered there, or if the
+    why the image goes without it. Raises UserError if the folder has no rendered context, or if the
     image's labels contradict its inputs: it is another image, or was built from another matrix.
     """
     render_again = (

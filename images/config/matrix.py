@@ -335,7 +335,7 @@ def _image_names(matrix: Matrix) -> list[str]:
 def _check_nightly_ranges(matrix: Matrix) -> Iterator[Fault]:
     """Yield a fault for each package under `ranges` and `stacks` of `nightly` that nothing pins.
 
-    They limit the versions that a nightly build may take. With a typo there, it would take any.
+    Both limit the versions that a nightly build may take. A misspelled package would have no limit.
     """
     pinned = matrix.layered_packages()
     for profile in matrix.profiles.values():
@@ -447,8 +447,8 @@ def _check_names_of_profile(place: yamlfile.Path, profile: Profile) -> Iterator[
 def _check_extensions(matrix: Matrix) -> Iterator[Fault]:
     """Yield a fault for each extension of a profile that can't be made.
 
-    An extension names a row of `sources`, by which a package is compiled. Both the row and a pin of
-    the package must be there.
+    An extension names a row of `sources`, by which a package is compiled. It can't be made if there
+    is no such row, or if the profile does not pin the package.
     """
     for name, profile in matrix.profiles.items():
         # An extension may belong to a package that only the extended profile pins.

@@ -305,7 +305,7 @@ def _read_custom(
 def _run_in_base(engine: Engine, reference: str, words: Sequence[str], *, user: str) -> str:
     """Return what a command prints in a container of a base, without network.
 
-    `words` are the command, `user` who runs it there. Raises UserError if it fails.
+    `words` are the command, and `user` is the user who runs it. Raises UserError if it fails.
     """
     spec = ContainerSpec(reference, words, name=f"{reference} (reading it)", user=user)
     with engine.container(spec) as container:

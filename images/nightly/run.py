@@ -114,9 +114,9 @@ def _resolve_canary(control: Locked, name: str, options: NightlyOptions) -> Lock
 def is_as_good(control: SetResult, canary: SetResult) -> bool:
     """Return whether an image with the newest versions (the canary) is as good as the locked one.
 
-    The locked one is the control. Each statement that is tested (claim) must have the same verdict
-    in the canary, or pass there. Returns False, too, if the control could not be built, or if
-    something of the canary that needs no GPU was not tested.
+    The locked one is the control. Each claim must have the same verdict in both, or pass in the
+    canary. False also if the control could not be built, or if something of the canary that needs
+    no GPU was not tested.
     """
     if control.cause:
         return False

@@ -179,7 +179,7 @@ def list_changes(
 ) -> tuple[Change, ...]:
     """Return what differs between two sets of packages (name -> version), pinned packages first.
 
-    A package that only one set has is a change, too: its version in the other one is empty.
+    A package that only one set has is also a change, with an empty version for the other set.
     """
     others = sorted(name for name in {*before, *after} if name not in pinned)
     changes = []

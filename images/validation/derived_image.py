@@ -172,8 +172,8 @@ def find_changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
     """Return the packages and files that a user changed in an image built FROM one of ours.
 
     `evidence` is what was measured in the user's image: the claim pins/lock has the versions of our
-    image's packages, and its test listed those that are installed now. `steps` are the user's build
-    steps, in their order. Returns None if the installed packages were not listed.
+    image's packages, and its probe has listed what is installed in the user's. `steps` are the
+    user's build steps, in their order. Returns None if the installed packages were not listed.
     """
     versions = _read_versions(evidence)
     if versions is None:

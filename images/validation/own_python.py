@@ -170,9 +170,9 @@ def read_file(engine: Engine, image: ImageInfo, path: str) -> str:
 def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
     """Return the paths of an image that our own mounts in a container hide from our Python.
 
-    There are two mounts: over PRELOAD, the list of preloaded libraries, and over SUITE_FOLDER. Each
-    is returned if the image has something there. Raises UserError if a container of the image can't
-    be started safely (`require_start_files`).
+    There are two mounts: over PRELOAD, the list of preloaded libraries, and over SUITE_FOLDER. The
+    result has those of these two paths at which the image has something of its own. Raises
+    UserError if a container of the image can't be started safely (`require_start_files`).
     """
     covered = []
     # This container is never started: only its files are read.
@@ -192,8 +192,8 @@ def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
 def require_start_files(container: Container, image: ImageInfo) -> None:
     """Raise UserError if /etc/passwd or /etc/group of an image is something else than a file.
 
-    The engine reads them when it starts a container, and would hang if one is a pipe. Either may be
-    missing. `container` is one of the image that was not started.
+    The engine reads these files when it starts a container, and would hang if one is a pipe. An
+    image may lack them. `container` is a container of the image that was not started.
     """
     for path in _READ_AT_START:
         if not container.has(path):

@@ -75,36 +75,56 @@ def wheel_builder(
 ) -> FindWheel:
     """Return a function that finds the wheel of an image's pin in the cache, else compiles it.
 
-    A pin is a package of the image at one version. The function returns None for a pin that is not
-    compiled here, or that has an official wheel. If a wheel can't be compiled for the image, it
-    raises UserError for a required pin; for an optional pin or optional extensions, it warns and
-    returns None.
+    The function is `find_or_compile` for this matrix and engine. It can be called from several
+    threads, and compiles one wheel at a time.
     """
-    find_cached = prebuilt.wheel_finder(matrix, options.cache)
     one_at_a_time = threading.Lock()
 
     def find(image: Image, pin: Pin) -> Path | None:
-        """Return the wheel of a pin, compiled if need be; None if it is not compiled here."""
-        cached_wheel = find_cached(image, pin)
-        if cached_wheel:
-            return cached_wheel
-
-        # The matrix says in a row of `sources` how a package is compiled. Others are not compiled.
-        if pin.source not in matrix.sources or image.official_wheel(pin.name):
-            return None
-        try:
-            recipe = recipe_for(image, pin.source, matrix)
-        except UserError as error:
-            is_required = not pin.optional and not pin.extension_source
-            if is_required:
-                raise
-            progress.say(str(image.name), error.problems[0].cause, "yellow")
-            return None
-        # Images that are built at the same time may need the same wheel.
-        with one_at_a_time:
-            return build_wheel(engine, image, recipe, options, host, progress)
+        return find_or_compile(
+            image, pin, engine, matrix, options, host, progress, one_at_a_time=one_at_a_time
+        )
 
     return find
+
+
+def find_or_compile(
+    image: Image,
+    pin: Pin,
+    engine: Engine,
+    matrix: Matrix,
+    options: WheelOptions,
+    host: HostSettings,
+    progress: Progress,
+    *,
+    one_at_a_time: threading.Lock,
+) -> Path | None:
+    """Return the wheel of an image's pin from the wheel cache, or else compile it.
+
+    A pin is a package of the image at one version. Returns None for a pin that is not compiled
+    here, or that has an official wheel. If a wheel can't be compiled for the image, raises
+    UserError for a required pin; for an optional pin or optional extensions, warns and returns
+    None. `one_at_a_time` is held while a wheel is compiled.
+    """
+    cached_wheel = prebuilt.find_cached_wheel(image, pin, matrix=matrix, folder=options.cache)
+    if cached_wheel:
+        return cached_wheel
+
+    # The matrix says in a row of `sources` how a package is compiled. Others are not compiled.
+    if pin.source not in matrix.sources or image.official_wheel(pin.name):
+        return None
+    try:
+        recipe = recipe_for(image, pin.source, matrix)
+    except UserError as error:
+        is_required = not pin.optional and not pin.extension_source
+        if is_required:
+            raise
+        progress.say(str(image.name), error.problems[0].cause, "yellow")
+        return None
+    # Images that are built at the same time may need the same wheel. The second one waits here, and
+    # `build_wheel` then finds the wheel in the cache.
+    with one_at_a_time:
+        return build_wheel(engine, image, recipe, options, host, progress)
 
 
 def _record_of(recipe: Recipe, built: Mapping[str, Any], verdict: Verdict) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def gather(
     The result has the wheels, and reasons why the image goes without others. A wheel is looked for
     in three places, in this order:
 
-    wheelhouse: a folder of the user. If it has the locked installer (uv), that is added, too.
+    wheelhouse: a folder of the user. If it has the locked installer (uv), that is added as well.
     compiled: the wheels that were compiled here.
     official: downloads the publisher's wheel.
 

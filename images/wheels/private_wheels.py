@@ -24,7 +24,10 @@ _PATIENCE = 60.0
 
 
 def locate(lock: Lock, cache: Path) -> dict[Path, str]:
-    """Return where the private wheels of a lock lie in the cache -> sha256. None need be there."""
+    """Return the path of each private wheel of a lock in the cache -> its sha256.
+
+    A wheel need not be in the cache yet.
+    """
     digests = {}
     for package in lock.packages():
         if package.wheel:

@@ -67,9 +67,9 @@ def judge_figures(
 
     equal, at_most, at_least = equal or {}, at_most or {}, at_least or {}
     problems = [
-        *_find_unequal(evidence, equal),
-        *_find_too_large(evidence, at_most),
-        *_find_too_small(evidence, at_least),
+        *_describe_unequal(evidence, equal),
+        *_describe_too_large(evidence, at_most),
+        *_describe_too_small(evidence, at_least),
     ]
     if problems:
         return failed(listed(problems))
@@ -80,7 +80,7 @@ def judge_figures(
     return passed(listed(figures, limit=6))
 
 
-def _find_unequal(figures: BehaviourEvidence, required: Mapping[str, object]) -> Iterator[str]:
+def _describe_unequal(figures: BehaviourEvidence, required: Mapping[str, object]) -> Iterator[str]:
     """Yield a sentence for each measured figure that has another value than it must have.
 
     `figures` and `required` map the name of a figure to what was measured, and to what it must be.
@@ -92,7 +92,7 @@ def _find_unequal(figures: BehaviourEvidence, required: Mapping[str, object]) ->
             yield f"{name} is {_shorten(figure)}, not {_shorten(required_value)}"
 
 
-def _find_too_large(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> Iterator[str]:
+def _describe_too_large(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> Iterator[str]:
     """Yield a sentence for each measured figure that is larger than its bound, or NaN.
 
     `figures` and `bounds` map the name of a figure to what was measured, and to the most that is
@@ -105,7 +105,7 @@ def _find_too_large(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> 
             yield f"{name} is {figure:.3g}, more than {bound:g}"
 
 
-def _find_too_small(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> Iterator[str]:
+def _describe_too_small(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> Iterator[str]:
     """Yield a sentence for each measured figure that is smaller than its bound, or NaN.
 
     `figures` and `bounds` map the name of a figure to what was measured, and to the least that is

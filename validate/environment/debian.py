@@ -110,7 +110,10 @@ class Diversion(NamedTuple):
 
 
 def read_diversions(database: str = DATABASE) -> list[Diversion]:
-    """Return the files that dpkg puts elsewhere than packages say. Without a database: none."""
+    """Return the files that dpkg puts at another path than their package says (dpkg-divert(1)).
+
+    Empty if there is no database of dpkg.
+    """
     # A diversion has three lines: the path, where the file lies instead, and the package.
     lines = read_lines(Path(database, "diversions"))
     diversions = []

@@ -186,10 +186,10 @@ def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
             f"the GPU's power is limited to {limit / 1000:.0f} W, "
             f"{usual_limit / 1000:.0f} W is usual"
         )
-    yield from _slow_clocks(before.get("highest_clock", 0), conditions["under_load"])
+    yield from _describe_slow_clocks(before.get("highest_clock", 0), conditions["under_load"])
 
 
-def _slow_clocks(highest: int, readings: Sequence[Mapping[str, int]]) -> Iterator[str]:
+def _describe_slow_clocks(highest: int, readings: Sequence[Mapping[str, int]]) -> Iterator[str]:
     """Yield why the clocks that were read under load are lower than the GPU can run.
 
     `highest` is the GPU's highest clock in MHz; 0: it is not known. A reading has the clock in MHz

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from validate.kernels import Case, SeededRandom
@@ -62,28 +63,21 @@ def case(
     query_heads, key_heads = heads
     query_length, key_length = lengths
 
-    def make(rng: SeededRandom) -> Case:
-        """Draw query, key and value, and return the case.
+    def run_kernel(query: Any, key: Any, value: Any) -> Any:
+        return run(query, key, value, causal)
 
-        The kernel (`run`) and plain attention compute the output and the gradients of all three.
-        """
+    def make(rng: SeededRandom) -> Case:
+        """Draw query, key and value, and return the case with the gradients of all three."""
         inputs: Mapping[str, Any] = {
             "query": rng.normal(_BATCH, query_heads, query_length, dim),
             "key": rng.normal(_BATCH, key_heads, key_length, dim),
             "value": rng.normal(_BATCH, key_heads, key_length, dim),
         }
-
-        def plain(query: Any, key: Any, value: Any) -> Any:
-            return attention(query, key, value, causal=causal, bottom_right=bottom_right)
-
-        def fused(query: Any, key: Any, value: Any) -> Any:
-            return run(query, key, value, causal)
-
         return Case(
             dtype=dtype,
             inputs=inputs,
-            run=fused,
-            plain=plain,
+            run=run_kernel,
+            plain=partial(attention, causal=causal, bottom_right=bottom_right),
             grad_inputs=("query", "key", "value"),
             controls={"heads rolled": roll_heads},
         )

@@ -69,7 +69,7 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     # are a FAIL all the same.
     profile = evidence["kernels"]
     if profile["works"]:
-        problems += _find_wrong_kernels(expect, evidence)
+        problems += _describe_wrong_kernels(expect, evidence)
     if problems:
         return failed(f"{joined(problems)}{suspects(evidence)}")
     if not profile["works"]:
@@ -314,7 +314,7 @@ def _write_five_digits(value: object) -> str:
     return f"{value:.5g}" if isinstance(value, int | float) else str(value)
 
 
-def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[str]:
+def _describe_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[str]:
     """Yield a sentence for each sign that it was not the claimed kernel that ran.
 
     There are two signs: the profiler saw the name of another CUDA kernel, or it did not see a name
@@ -326,13 +326,13 @@ def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Itera
     if "ran" not in profile:
         # Evidence from before 2026-11-22 does not say which kernels ran in which case.
         matched = [pattern for pattern in patterns if profile["matching"].get(pattern)]
-        yield from _find_missing_patterns(patterns, matched, profile["others"])
+        yield from _describe_missing_patterns(patterns, matched, profile["others"])
         return
 
     # Each case by itself, so that no kernel of one case stands in for that of another.
     faults: list[str] = []
     for case, names in _read_own_kernels(evidence).items():
-        faults += _find_wrong_kernel_of_case(expect, case, names)
+        faults += _describe_wrong_kernel_of_case(expect, case, names)
     yield from faults
 
     # Then all cases together: each part of the kernel, such as its backward, must have run in one
@@ -341,7 +341,7 @@ def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Itera
     all_names = _list_own_kernels(evidence)
     if not faults and not _find_unknown_kernels(expect, all_names):
         matched = [pattern for pattern in patterns if _any_matches(all_names, pattern)]
-        yield from _find_missing_patterns(patterns, matched, all_names)
+        yield from _describe_missing_patterns(patterns, matched, all_names)
 
 
 def _remark_on_unknown_kernels(expect: KernelExpect, evidence: KernelEvidence) -> str:
@@ -399,7 +399,7 @@ def _list_own_kernels(evidence: KernelEvidence) -> list[str]:
     return list(chain.from_iterable(_read_own_kernels(evidence).values()))
 
 
-def _find_wrong_kernel_of_case(
+def _describe_wrong_kernel_of_case(
     expect: KernelExpect, case: str, names: Sequence[str]
 ) -> Iterator[str]:
     """Yield a sentence if another kernel than the claimed one ran in a case, or none.
@@ -443,7 +443,7 @@ def _matches_any(name: str, patterns: Sequence[str]) -> bool:
     return any(re.search(pattern, name) for pattern in patterns)
 
 
-def _find_missing_patterns(
+def _describe_missing_patterns(
     patterns: Sequence[str], matched: Sequence[str], names: Sequence[str]
 ) -> Iterator[str]:
     """Yield a fault for each pattern that is not among the matched ones.

@@ -271,7 +271,10 @@ def _read_venv_settings(prefix: str) -> dict[str, str]:
 
 
 def _standard_library(base: str, version: str) -> list[str]:
-    """Return the folders of the standard library below this prefix; none if it is not there."""
+    """Return the folders of the standard library below the prefix `base`; empty if there is none.
+
+    `version` is that of the Python, such as `3.11`.
+    """
     for library in ("lib", "lib64"):
         folder = f"{base}/{library}/python{version}"
         if Path(folder).is_dir():

@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
 def python_packages(folders: Sequence[str]) -> list[PythonPackage]:
     """Return the distributions in these folders of sys.path.
 
-    If there are several of the same name, only the first is returned: Python imports that one. The
+    If there are several of the same name, only the first is returned, which Python imports. The
     licence is empty if the metadata has no License-Expression.
     """
     packages: dict[str, PythonPackage] = {}
@@ -174,8 +174,8 @@ def linked_libraries(path: Path) -> Iterator[tuple[str, str]]:
 def toolkit_packages() -> list[dict[str, str]]:
     """Return the packages of the CUDA toolkit.
 
-    They are wheels that were unpacked under /usr/local/cuda-X.Y. Each left its licence there, in a
-    file named NAME-VERSION.txt.
+    They are wheels that were unpacked to /usr/local/cuda-X.Y. The folder has the licence of each,
+    in a file named NAME-VERSION.txt.
     """
     packages = []
     for licence in sorted(Path("/usr/local").glob("cuda-*/licenses/*-*.txt")):

@@ -137,8 +137,8 @@ def explain_unfit_companions(candidate: Candidate) -> dict[str, str]:
     """Return which of xformers, torchao and bitsandbytes can't work in an image: package -> why.
 
     These packages ("companions" of torch) are compiled for one torch or CUDA. A package is in the
-    result if the image does not pin it, and no release that facts.yaml knows fits. Then users must
-    not add it either.
+    result if the image does not pin it, and no release that facts.yaml knows fits. Users must not
+    add such a package to the image.
     """
     reasons = {}
     for package, releases in candidate.facts.companions.items():
@@ -285,7 +285,7 @@ def check_requirements(candidate: Candidate) -> Iterator[Finding]:
                 f"{reason}: pin another release of {name} in matrix.yaml, or leave {name} out there"
             )
 
-    for reason in _clashes(candidate):
+    for reason in _describe_clashes(candidate):
         yield refuse(f"{reason}: pin another release of one of these two packages in matrix.yaml")
 
     # `replaced`: abandoned distribution -> its successor.
@@ -401,7 +401,7 @@ def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str,
     if row is None:
         return (f"images/data/facts.yaml has no row for {name} {version}",)
 
-    reasons = list(_contradictions(candidate, name, version, row))
+    reasons = list(_describe_contradictions(candidate, name, version, row))
     # There must be a wheel, or a way to compile one: a `cuda-source` package is published as source
     # that nvcc must compile. Optional packages are an exception, because the image may lack them.
     has_wheel = row.form != "cuda-source" or candidate.find_official_wheel(name, version)
@@ -457,7 +457,7 @@ def _requirements_that_hold(lines: tuple[str, ...], python: Minor) -> tuple[Requ
     return tuple(required)
 
 
-def _contradictions(
+def _describe_contradictions(
     candidate: Candidate, name: str, version: str, row: PackageFacts
 ) -> Iterator[str]:
     """Yield a sentence for each requirement of a package that the image does not fulfil.
@@ -511,7 +511,7 @@ class _Demand(NamedTuple):
     requirement: Requirement
 
 
-def _clashes(candidate: Candidate) -> Iterator[str]:
+def _describe_clashes(candidate: Candidate) -> Iterator[str]:
     """Yield a sentence for each two packages that require different versions of an unpinned one.
 
     Only pairs are found in which one requires an exact version (`==1.0`). Whether ranges have a

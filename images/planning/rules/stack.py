@@ -318,9 +318,9 @@ def _say_how_to_drop(arch: Arch, candidate: Candidate) -> str:
 def check_device_code(candidate: Candidate) -> Iterator[Finding]:
     """Refuse requested GPU architectures that a part of the image has no code for.
 
-    Parts are torch and the libraries of `Candidate.binaries`. If a part has only PTX for a GPU,
-    which the driver compiles there, that is a warning. If no architecture was requested, there must
-    be at least one that all parts have code for.
+    Parts are torch and the libraries of `Candidate.binaries`. Warn if a part has only PTX for a
+    GPU, which the driver compiles when a program starts. If no architecture was requested, there
+    must be at least one that all parts have code for.
     """
     # This can only be empty if no architecture was requested.
     if not candidate.supported_archs:

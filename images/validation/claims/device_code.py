@@ -88,8 +88,8 @@ def xformers_claims(context: ClaimContext) -> Iterator[Claim]:
 def torchao_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield a claim, not required, for each library of torchao that serves a GPU of the image.
 
-    Releases differ in which libraries they have. So none must be there, but one that is must hold
-    code for the GPUs that it is made for.
+    Releases of torchao differ in which libraries they have. So an image may lack any of them. But a
+    library that it has must hold code for the GPUs that the library is made for.
     """
     image = context.image
     torchao = image.pin("torchao")
@@ -97,7 +97,7 @@ def torchao_claims(context: ClaimContext) -> Iterator[Claim]:
     # A release without a CUDA major, as for aarch64, is pure Python.
     if not facts or not facts.cuda_major:
         return
-    # The table: name of a library -> the architectures that it is made for, 90 for sm_90.
+    # TORCHAO_DEVICE_CODE: name of a library -> the architectures that it is made for (90: sm_90).
     for library, made_for in expectations.TORCHAO_DEVICE_CODE.items():
         served = [arch for arch in image.archs if number_of(arch) in made_for]
         if served:

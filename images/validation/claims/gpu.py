@@ -46,7 +46,7 @@ _STEP_CAPABILITY = (8, 0)
 def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield all claims about an image that are measured on one GPU (the gpu tier).
 
-    Without a GPU every claim is there, and unproven.
+    If the host has no GPU, the claims are the same, and all of them are unproven.
     """
     # Which kernels are claimed depends on the image's packages and its CUDA.
     versions = {pin.name: pin.version for pin in context.image.pins}

@@ -160,7 +160,7 @@ ROWS = (
 
 
 def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[Claim]:
-    """Yield the claims of the multigpu tier. With less than two GPUs each is there, and unproven.
+    """Yield the claims of the multigpu tier: all unproven if the host has less than two GPUs.
 
     `device`: "cpu" makes the claims of a rehearsal, in which the same checks run over gloo.
     """

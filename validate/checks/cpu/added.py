@@ -260,8 +260,8 @@ def is_circular(error: Exception) -> bool:
 def asks_for_gpu(error: BaseException) -> bool:
     """Return whether an error was raised because there is no GPU.
 
-    Either torch or Triton raised it where they look for one, or the loader did not find the
-    driver's library. Errors that led to this one count, too.
+    Such an error was raised by the code of torch or Triton that looks for a GPU, or because the
+    loader did not find the driver's library. Errors that led to this one count as well.
     """
     cause: BaseException | None = error
     while cause is not None:

@@ -155,7 +155,7 @@ def judge(_subject: str, expect: UserExpect, evidence: UserEvidence) -> Finding:
     if problems:
         return failed(f"for uid {evidence['uid']}: {joined(problems)}")
 
-    wrong = list(wrong_conditions(expect, evidence))
+    wrong = list(describe_wrong_conditions(expect, evidence))
     if wrong:
         return unproven(joined(wrong))
 
@@ -183,7 +183,7 @@ def step_problems(steps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             yield f"training: losses {losses}, checkpoint {is_same}"
 
 
-def wrong_conditions(expect: UserExpect, evidence: UserEvidence) -> Iterator[str]:
+def describe_wrong_conditions(expect: UserExpect, evidence: UserEvidence) -> Iterator[str]:
     """Yield in what the container differs from what the claim is about."""
     if evidence["uid"] != expect["uid"] or evidence["known"]:
         yield f"the probe ran as uid {evidence['uid']}, which the image knows"

@@ -132,7 +132,7 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
     # The host's inventory lists whole GPUs, but a container may get slices of them (MIG). Then each
     # slice must belong to one of these GPUs, and numbers are not compared.
     if any(_MIG_MARK in gpu["name"] for gpu in seen_gpus):
-        yield from find_foreign_slices(inventory["gpus"], evidence["cuda"]["gpus"])
+        yield from describe_foreign_slices(inventory["gpus"], evidence["cuda"]["gpus"])
     elif len(host_gpus) != len(seen_gpus):
         # It can't be told which GPU is which.
         yield f"the host injected {len(host_gpus)} GPUs, {len(seen_gpus)} are seen"
@@ -150,7 +150,7 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
         yield f"the driver's library is {library_version}, the host's driver is {host_version}"
 
 
-def find_foreign_slices(host_gpus: Sequence[Gpu], seen_gpus: Sequence[Gpu]) -> Iterator[str]:
+def describe_foreign_slices(host_gpus: Sequence[Gpu], seen_gpus: Sequence[Gpu]) -> Iterator[str]:
     """Yield a sentence for each slice of a GPU (MIG) that belongs to no GPU of the host.
 
     The numbers of GPUs cannot be compared: a process sees a single slice, however many GPUs the

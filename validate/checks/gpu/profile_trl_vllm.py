@@ -436,9 +436,10 @@ TENSORS = 15
 def judge_rollout(subject: str, _expect: object, evidence: BehaviourEvidence) -> Finding:
     """Pass if vLLM reports the probabilities that the same model has in transformers.
 
-    The figures are ratios of both, token by token: nearly all must be near 1. Those of controls,
-    which are wrong on purpose, must not be. An engine with a prefix cache must also have used it;
-    one with the cache switched off must not. `subject` names the engine (a key of ENGINES).
+    The figures are about the ratio of both probabilities of each token: nearly all ratios must be
+    near 1. Those of controls, which are wrong on purpose, must not be. An engine with a prefix
+    cache must also have used it; one with the cache switched off must not. `subject` names the
+    engine (a key of ENGINES).
     """
     at_least = dict.fromkeys(CONTROLS, LEAST_OUTSIDE_OF_CONTROL)
     equal = {}

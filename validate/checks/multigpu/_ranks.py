@@ -415,12 +415,12 @@ def judge_requirements(
     return judge_ranks(
         expect,
         evidence["ranks"],
-        lambda rank: _find_unmet_requirements(requirements, rank),
+        lambda rank: _describe_unmet_requirements(requirements, rank),
         lambda ranks: _summarise(requirements, ranks),
     )
 
 
-def _find_unmet_requirements(requirements: Requirements, rank: ComputingRank) -> Iterator[str]:
+def _describe_unmet_requirements(requirements: Requirements, rank: ComputingRank) -> Iterator[str]:
     """Yield each comparison, fact and figure of a rank that is missing or not as required.
 
     A rank is one of the parallel processes; `rank` holds what it reported. `requirements` has by

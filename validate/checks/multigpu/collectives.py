@@ -195,12 +195,12 @@ def judge_collectives(_subject: str, expect: RanksExpect, evidence: CollectivesE
     return judge_ranks(
         expect,
         evidence["ranks"],
-        find_inexact_collectives,
+        find_exactness_problems,
         lambda ranks: f"{len(ranks)} ranks: {names} exact at {len(_SIZES)} sizes",
     )
 
 
-def find_inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
+def find_exactness_problems(rank: CollectivesRank) -> Iterator[str]:
     """Yield up to two sentences for each collective operation: what is wrong with its results.
 
     `rank` is what one process reported for each operation, and for each size: how many numbers a

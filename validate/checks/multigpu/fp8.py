@@ -33,8 +33,8 @@ def rank(worker: Worker, _claim: Claim) -> ComputingRank:
 
     Under FSDP2 each rank (this process is one) holds a part of the weights, and gathers the rest
     for each layer, here in FP8. The single process computes in FP8, too, but has nothing to gather.
-    The distance of the gradients from float32's is returned as a figure. A CPU cannot multiply FP8
-    numbers: torchao emulates it there.
+    The distance of the gradients from float32's is returned as a figure. On a CPU, which cannot
+    multiply FP8 numbers, torchao emulates the products.
     """
     model = make_fp8_model(worker, gather_in_fp8=True)
     single_model = make_fp8_model(worker, gather_in_fp8=False)

@@ -541,7 +541,7 @@ def list_undecoded(files: Mapping[str, MeasuredFile]) -> list[str]:
     return [path for path, file in files.items() if file.get("undecoded")]
 
 
-def find_unreadable(files: Mapping[str, MeasuredFile]) -> Iterator[str]:
+def describe_unreadable(files: Mapping[str, MeasuredFile]) -> Iterator[str]:
     """Yield a sentence for each file that can't be read because something is wrong with it."""
     for path, file in files.items():
         if "error" in file and not file.get("undecoded"):
@@ -553,7 +553,7 @@ def judge_code(subject: str, expect: CodeExpect, files: Mapping[str, MeasuredFil
 
     `subject` names the package. `files` are its libraries: path -> what was measured.
     """
-    faults = [*find_unreadable(files), *find_hidden_code(files)]
+    faults = [*describe_unreadable(files), *describe_hidden_code(files)]
     with_code: dict[str, MeasuredFile] = {}
     for path, file in files.items():
         if "error" not in file and file["archs"]:
@@ -578,7 +578,7 @@ def judge_code(subject: str, expect: CodeExpect, files: Mapping[str, MeasuredFil
     return conclude(faults + lacking, good)
 
 
-def find_hidden_code(files: Mapping[str, MeasuredFile]) -> Iterator[str]:
+def describe_hidden_code(files: Mapping[str, MeasuredFile]) -> Iterator[str]:
     """Yield a sentence for each file and architecture with code that the driver passes over."""
     for path, file in files.items():
         for arch, regions in file.get("hidden", {}).items():
@@ -691,17 +691,17 @@ def judge_pruned(expect: PrunedExpect, files: Mapping[str, MeasuredFile]) -> Fin
     for path, file in files.items():
         if "error" not in file and (file["archs"] or file["whole"] or file["marked"]):
             with_code[path] = file
-    unreadable = list(find_unreadable(files))
+    unreadable = list(describe_unreadable(files))
     # Such an image has torch, which has GPU code. If none was seen, the check looked at nothing.
     if not with_code and not unreadable and not list_undecoded(files):
         return failed("there is no library with device code at all")
 
     archs = listed([f"sm_{arch}" for arch in expect["archs"]])
-    faults = [*unreadable, *find_unpruned(archs, with_code)]
+    faults = [*unreadable, *describe_unpruned(archs, with_code)]
     return conclude(faults, describe_pruned(expect, archs, with_code))
 
 
-def find_unpruned(archs: str, with_code: Mapping[str, MeasuredFile]) -> Iterator[str]:
+def describe_unpruned(archs: str, with_code: Mapping[str, MeasuredFile]) -> Iterator[str]:
     """Yield a sentence for each library with GPU code that pruning should have taken out.
 
     For example `pkg/lib.so has 1.5 MB for sm_80 that sm_90 has no use for`. The libraries with the

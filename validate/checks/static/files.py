@@ -300,7 +300,7 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
     """
     if not evidence["files"]:
         return failed("no distribution lists a single file")
-    faults = list(find_changed_files(evidence))
+    faults = list(describe_changed_files(evidence))
     excused = [f"*/{pattern}" for pattern in expect["unowned"]]
     for path in evidence["unowned"]:
         if not matches(path, excused):
@@ -316,7 +316,7 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
     return conclude(faults, good)
 
 
-def find_changed_files(evidence: FilesEvidence) -> Iterator[str]:
+def describe_changed_files(evidence: FilesEvidence) -> Iterator[str]:
     """Yield a sentence for each file that two distributions record differently, or that changed.
 
     A file that changed is altered or missing. One of two distributions is not reported twice.

@@ -203,7 +203,7 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
     user = evidence["user"] or "root"
     faults: list[str] = []
     if is_derived:
-        faults += find_harmful_settings(expect, evidence)
+        faults += describe_harmful_settings(expect, evidence)
     else:
         # An image that we build: all of its settings are known.
         if user != _USER:
@@ -215,7 +215,7 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
                 f"an entrypoint comes before what users run: {measured}, {expected} is expected"
             )
     # `driver` has the image's NVIDIA_* variables, which the container runtime reads.
-    faults += find_hidden_gpus(expect["capabilities"], evidence["driver"])
+    faults += describe_hidden_gpus(expect["capabilities"], evidence["driver"])
 
     injected = evidence["driver"].get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
     start = f"entrypoint {' '.join(entrypoint)}" if entrypoint else "no entrypoint"
@@ -227,7 +227,7 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
     return conclude(faults, good)
 
 
-def find_harmful_settings(expect: SettingsExpect, evidence: ImageEvidence) -> Iterator[str]:
+def describe_harmful_settings(expect: SettingsExpect, evidence: ImageEvidence) -> Iterator[str]:
     """Yield settings of a derived image that keep its containers from what its base image has.
 
     These are volumes over files of the base image, and variables that restrict the host's driver.
@@ -256,7 +256,7 @@ def covers_our_files(folder: str) -> bool:
     return False
 
 
-def find_hidden_gpus(capabilities: list[str], driver: dict[str, str]) -> Iterator[str]:
+def describe_hidden_gpus(capabilities: list[str], driver: dict[str, str]) -> Iterator[str]:
     """Yield what is wrong if variables keep the container runtime from attaching GPUs.
 
     The runtime injects parts of the host's driver into a container, as these variables ask.

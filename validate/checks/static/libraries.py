@@ -442,7 +442,7 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
     """
     if not evidence["files"]:
         return failed(f"there is no shared library in the {expect['of']}")
-    faults = list(find_unreadable(expect, evidence["unreadable"]))
+    faults = list(describe_unreadable(expect, evidence["unreadable"]))
     # If `import torch` misses a library, so does everything that needs torch. Only the first faults
     # are shown, so this one comes before those that follow from it.
     for missing in evidence.get("torch_misses", ()):
@@ -462,7 +462,7 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
     return conclude(faults, good)
 
 
-def find_unreadable(expect: LibrariesExpect, unreadable: Sequence[Unreadable]) -> Iterator[str]:
+def describe_unreadable(expect: LibrariesExpect, unreadable: Sequence[Unreadable]) -> Iterator[str]:
     """Yield a sentence for each file that can't be loaded, unless its package works without it."""
     for file in unreadable:
         # The package has another build of this library that can be loaded here.

@@ -322,7 +322,7 @@ def library_path(user: UserEnvironment) -> list[str]:
 def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]:
     """Return libraries of the system and of wheels that the loader does not take.
 
-    It takes another one of the same name, which the result names, too:
+    The loader takes another library of the same name, which the result names as well:
 
     - in place of a library of the system: one in any folder that the loader searches before;
     - in place of a library of a wheel: one in a folder of LD_LIBRARY_PATH. A wheel's files say in

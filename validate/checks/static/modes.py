@@ -350,9 +350,9 @@ def find_unreadable_for_all(
 ) -> Iterator[tuple[str, str]]:
     """Yield files that some users can't read or start although all need them, with the mode.
 
-    `for_all` are the files that all users need. They must be able to enter the folders above, too.
-    `paths` is all of the image: path -> what lstat says. The home of root is left out: only root
-    needs the tools there.
+    `for_all` are the files that all users need. Users must also be able to enter the folders above
+    these. `paths` is all of the image: path -> what lstat says. Files in the home of root are left
+    out, because only root needs them.
     """
     for path in with_folders_above(for_all) & paths.keys():
         facts = paths[path]

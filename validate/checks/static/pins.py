@@ -175,8 +175,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEv
     """Yield, for each claim, the installed copies of a package, and the files of its modules.
 
     The subject of a claim is the name of the package. The claims about the lock and about additions
-    get the versions of all installed packages instead, and the latter also the variables of known
-    failures that are switched on.
+    get the versions of all installed packages instead. The one about additions also gets the
+    variables of known failures that are switched on.
     """
     user, start, distributions = installed.read_user_python()
     # Path of a file -> the distributions that list it.

@@ -340,7 +340,7 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
     faults: list[str] = []
     for part in expect["parts"]:
         faults += find_part_faults(part, evidence["parts"][part], version)
-    faults += find_misleading_settings(home, evidence)
+    faults += describe_misleading_settings(home, evidence)
     for folder in evidence["loader_folders"]:
         reason = reason_against(folder, evidence["real_home"])
         if reason:
@@ -364,7 +364,7 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
     return conclude(faults, good)
 
 
-def find_misleading_settings(home: str, evidence: ToolkitEvidence) -> Iterator[str]:
+def describe_misleading_settings(home: str, evidence: ToolkitEvidence) -> Iterator[str]:
     """Yield a sentence for each thing that leads compilers to another toolkit than that in `home`.
 
     That is a variable, the `cuda` link without a version, or a program on the PATH.

@@ -62,7 +62,8 @@ def _tensor_error(computed: Any, reference: Any) -> float:
     """Return the largest difference of two tensors, as a part of the largest right value.
 
     `computed` may be wrong, `reference` is right. If all right values are 0, the difference itself
-    is returned. It is infinite if the shapes differ, or where one of both is not finite.
+    is returned. The result is infinite if the shapes differ, or if a tensor has a number that is
+    not finite.
     """
     computed = computed.double()
     reference = reference.to(computed.device).double()
