@@ -1,7 +1,8 @@
 """The verb `render`: write build contexts to disk, to build elsewhere than on this machine."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -74,25 +75,42 @@ def render(
         places += ["--matrix", str(matrix)]
     if out:
         places += ["--out", str(out)]
+
     pinned = base_images.pinned(sources.workspace.root)
     images = common.select_accepted(selectors, sources)
     for image in images:
         _write_context(image, options, pinned)
         if not baking:
-            context = folder / str(image.name) / "context"
-            build = f"DOCKER_BUILDKIT=1 docker build -t {image.local_name}-candidate {context}"
-            naming = command("validate", str(image.name), "--tag", *places)
-            common.tell(f"next: `{build}` builds a candidate")
-            common.tell(f"then: `{naming}` judges it, and names it {image.local_name}")
+            _tell_how_to_build(image, folder, places)
     if baking:
         bake_file = folder / run_files.BAKE
         bake_file.write_text(json.dumps(run_files.bake(images, to), indent=1) + "\n")
         common.tell(f"{bake_file}: {plural(len(images), 'image')}")
-        # Without --to, buildx loads NAME-candidate into the engine, where `validate` looks for it.
-        pushed = ["--image", f"{to}:NAME-candidate"] if to else []
-        naming = command("validate", "NAME", "--tag", *pushed, *places)
-        common.tell(f"next: `(cd {folder} && docker buildx bake)` builds the candidates")
-        common.tell(f"then: `{naming}` judges and names each")
+        _tell_how_to_bake(folder, to, places)
+
+
+def _tell_how_to_build(image: Image, folder: Path, places: Sequence[str]) -> None:
+    """Print the commands that build an image from its context in `folder`, and validate it.
+
+    `places`: options that `validate` needs to find the context.
+    """
+    context = folder / str(image.name) / "context"
+    build = f"DOCKER_BUILDKIT=1 docker build -t {image.local_name}-candidate {context}"
+    naming = command("validate", str(image.name), "--tag", *places)
+    common.tell(f"next: `{build}` builds a candidate")
+    common.tell(f"then: `{naming}` judges it, and names it {image.local_name}")
+
+
+def _tell_how_to_bake(folder: Path, to: str, places: Sequence[str]) -> None:
+    """Print the commands that build all images of the docker-bake.json in `folder`.
+
+    `to`: where buildx pushes them; empty: it loads them. `places`: as for `_tell_how_to_build`.
+    """
+    # Without --to, buildx loads NAME-candidate into the engine, where `validate` looks for it.
+    pushed = ["--image", f"{to}:NAME-candidate"] if to else []
+    naming = command("validate", "NAME", "--tag", *pushed, *places)
+    common.tell(f"next: `(cd {folder} && docker buildx bake)` builds the candidates")
+    common.tell(f"then: `{naming}` judges and names each")
 
 
 def _write_context(image: Image, options: BuildOptions, pinned: Mapping[str, str]) -> None:

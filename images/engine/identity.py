@@ -41,11 +41,11 @@ def choose_manifest(
     content = read_blob(digest)
     if content is None:
         return None
-    # Read the media type from the content. In an OCI manifest it may be missing (image-spec,
-    # manifest.md). This media type is only for a first look into the content.
-    manifest = Manifest(media_type=OCI_MANIFEST, content=content)
-    guessed_type = OCI_INDEX if "manifests" in manifest.data else OCI_MANIFEST
-    media_type = str(manifest.data.get("mediaType") or guessed_type)
+    # The content says by its media type whether it is a manifest or an index. It may lack that
+    # (image-spec, manifest.md): then the field `manifests` tells, which only an index has.
+    fields = Manifest(media_type=OCI_MANIFEST, content=content).data
+    guessed_type = OCI_INDEX if "manifests" in fields else OCI_MANIFEST
+    media_type = str(fields.get("mediaType") or guessed_type)
     manifest = Manifest(media_type=media_type, content=content)
     if not manifest.is_index:
         return manifest

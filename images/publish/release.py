@@ -246,18 +246,22 @@ class Release:
 
         changes: list[TagChange] = []
         left_out: list[str] = []
-        # The beginning of the sentence about each absent platform: `NAME lacks linux/arm64: REASON`
-        # or that the old index stays as it was.
-        beginning = f"{name} lacks"
-        if any(image.platform == Platform.AMD64 for image in images):
+        has_new_index = any(image.platform == Platform.AMD64 for image in images)
+        if has_new_index:
             absent = tuple(others.absent.values())
             changes += self._store_index_and_plan_name(images, absent)
             alias_changes, left_out = self._plan_index_aliases(images)
             changes += alias_changes
-        elif self.target.find(name) is not None:
-            beginning = f"{name} stays as it was: no index goes without"
+
+        # A sentence about each absent platform, such as `NAME lacks linux/arm64: REASON`.
+        keeps_old_index = not has_new_index and self.target.find(name) is not None
         for platform, reason in others.absent.items():
-            left_out.append(f"{beginning} {platform}: {reason}")
+            if keeps_old_index:
+                left_out.append(
+                    f"{name} stays as it was: no index goes without {platform}: {reason}"
+                )
+            else:
+                left_out.append(f"{name} lacks {platform}: {reason}")
         return TagPlan(changes, left_out)
 
     def _store_index_and_plan_name(
