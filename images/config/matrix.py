@@ -133,6 +133,7 @@ def find_inconsistencies(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
         *_check_indexes(matrix),
         *_check_layered_names(matrix),
         *_check_torch_of_stacks(matrix),
+        *_check_layers_pinned(matrix),
         *_check_without(matrix),
         *_check_aliases(matrix),
         *_check_tracked(matrix),
@@ -252,6 +253,22 @@ def _check_layered_names(matrix: Matrix) -> Iterator[Fault]:
         if name not in layered:
             then = "name a distribution of `layers`, or take it out"
             yield Fault(("waived", name), f"no layer installs {name!r}", then)
+
+
+def _check_layers_pinned(matrix: Matrix) -> Iterator[Fault]:
+    """Yield a fault for each package of a layer that nothing gives a version: no image gets it."""
+    pinned = set(matrix.common)
+    for pins in matrix.stacks.values():
+        pinned.update(pins)
+    for profile in matrix.profiles.values():
+        for pins in profile.stacks.values():
+            pinned.update(pins)
+    for layer, names in matrix.layers.items():
+        for index, name in enumerate(names):
+            if name not in pinned:
+                cause = f"{name!r} has no version anywhere, so no image gets it"
+                then = "write its version into `common`, or into the stacks that shall have it"
+                yield Fault(("layers", layer, index), cause, then)
 
 
 def _check_torch_of_stacks(matrix: Matrix) -> Iterator[Fault]:
