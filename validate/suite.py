@@ -420,8 +420,8 @@ def _group_command(group: Group, settings: RunSettings, records_descriptor: int)
     settings: what all groups of a run share, such as the file of claims and the folder for logs.
     records_descriptor: the open file to which it writes records.
     """
-    # Either all probes of a group only read files, or none does. If they do, variables and start-up
-    # code of the image must not change the process. If not, it is the Python that users start.
+    # Either all probes of a group only read files, or none does. Those that do run isolated from
+    # variables and start-up code of the image. All others run in the Python that users start.
     if _reads_files(group.probes[0]):
         command = [sys.executable, *_ISOLATED, str(_PACKAGE)]
     else:

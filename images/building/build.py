@@ -107,7 +107,6 @@ def require_room(engine: Engine, images: Sequence[Image], jobs: int) -> None:
     Nothing is raised if the disk belongs to another machine, which can't be looked at. Raises
     OSError if the free room of a local disk can't be read.
     """
-    # The disk of an engine on another machine can't be looked at.
     if not engine.facts.local:
         return
     cold = [image for image in images if engine.find(image.local_name) is None]

@@ -99,7 +99,8 @@ def find_login(index: PrivateIndex) -> Login | None:
     if password:
         return Login(user, password, password_variable)
 
-    # netrc may have a login for this host. It must be of the user, if a variable names one.
+    # netrc may have a login for this host. If a variable names a user, only that user's login
+    # counts.
     of_netrc = get_netrc_auth(index.url)
     if of_netrc:
         netrc_user, netrc_password = of_netrc

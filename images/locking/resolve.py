@@ -239,7 +239,7 @@ def _resolve_without_dependencies(
             exact, target, chosen={}, run=run, where=where, dependencies=False
         )
         for package in resolved:
-            # Add the hashes of its wheels for the platforms before this one.
+            # The same package may have been resolved for an earlier platform: keep those hashes.
             hashes = set(package.hashes)
             if package.name in packages:
                 hashes.update(packages[package.name].hashes)

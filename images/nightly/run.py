@@ -190,7 +190,8 @@ def _append(
 ) -> JobLine:
     """Append a line about a nightly job of an image to the results, and return the line.
 
-    `job` is `control` or `canary`, `outcome` how it ended. `more`: further fields of JobLine.
+    `job` is `control` or `canary`, and `outcome` says how the job ended. `more` are further fields
+    of JobLine.
     """
     line = JobLine(
         date=options.now(),

@@ -190,7 +190,7 @@ class Candidate:
             name = f"bitsandbytes {version} cu{library_cuda.digits}"
             parts[name] = bitsandbytes.libraries[str(library_cuda)]
         for requirement in self.overrides:
-            # There is none if the code of this library was not measured.
+            # facts.yaml lacks libraries whose device code nobody has measured.
             code = self.facts.device_code.get(requirement)
             if code:
                 parts[requirement] = code

@@ -385,7 +385,7 @@ def run_suite(
                 on_record(record)
             else:
                 other_lines.append(line)
-        # Its output has ended, so only its exit status is waited for.
+        # The output has ended, so only the container's exit status is waited for.
         end = container.wait(timeout=300)
     # The suite has begun if at least one record came.
     return SuiteRun(list(other_lines), end, has_begun=missing_probes != set(probes))
@@ -407,12 +407,12 @@ def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> N
     What such a run measured says nothing about the image. Nothing is raised if the suite had begun
     and then ran out of memory (`oom`), because the evidence says so.
 
-    container: its name in the validation run.
-    run: how the suite's run in it ended.
+    container: the container's name in the validation run.
+    run: how the suite ended in this container.
     then: what the user can do if the suite did not start.
     """
     end = run.end
-    # Killed from outside: by a person, by the job's limit, or by the machine.
+    # The container was killed from outside: by a person, by the job's limit, or by the machine.
     was_killed = end.code == KILLED and not end.oom
     if was_killed:
         cause = (
@@ -424,12 +424,12 @@ def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> N
             "its job ran out of memory (`dmesg`, `sacct`)"
         )
         raise failed(image_label(image), cause, then)
-    # It did not start. The lines that were printed instead may tell the cause.
+    # The suite did not start. The lines that were printed instead may tell the cause.
     if not run.has_begun:
         tail = " | ".join(line.strip() for line in run.other_lines[-3:] if line.strip())
         printed = tail or f"status {end.code}, nothing printed"
         raise failed(image_label(image), f"the suite did not start in the image: {printed}", then)
-    # It was stopped before its end. By itself it ends with 0, whatever the checks have found.
+    # The suite was stopped. By itself it ends with 0, whatever the checks have found.
     if end.code != 0 and not end.oom:
         cause = (
             f"the suite in the container `{container}` ended with status {end.code}: something in "

@@ -35,13 +35,13 @@ def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequenc
     if not image_claims:
         return ()
     started = time.monotonic()
-    # The engine tells this without reading a layer.
+    # For this, the engine reads no layer.
     settings = settings_evidence(engine, image)
     evidence: dict[str, ImageEvidence | LayersEvidence] = {}
     for claim in image_claims:
         if claim.subject not in ("layers", "bytes"):
             evidence[claim.subject] = settings
-        # All layers are read, which takes a while: not if the claim is unproven in any case.
+        # Reading all layers takes a while. Leave it out for a claim that is unproven anyway.
         elif not claim.unproven:
             evidence[claim.subject] = layers_evidence(engine, image)
 
@@ -83,8 +83,8 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
 
     Whoever pulls the image gets them all the same. `hidden`: their paths. `secrets`: which of them
     hold credentials (tokens, passwords), and of what kind. If the layers can't be read, the
-    evidence has only the reason (`unread`). `wasted`: what each build step makes travel for
-    nothing. Raises EngineError if a layer is damaged.
+    evidence has only the reason (`unread`). `wasted`: the build steps that copy or remove files of
+    lower layers, so that a pull downloads bytes in vain. Raises EngineError if a layer is damaged.
     """
     # This is None if the engine's store of layers can't be read from here.
     hidden_files = exported.read_hidden_files(engine, image)
@@ -107,7 +107,9 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
 
 
 def wasted_evidence(engine: Engine, image: ImageInfo) -> list[WastedFiles]:
-    """Return the build steps that make bytes of lower layers travel for nothing, most bytes first.
+    """Return the build steps for which a pull downloads bytes in vain, those with most bytes first.
+
+    A step copies files of a lower layer unchanged into its own, or removes them.
 
     Steps below LEAST_WASTED bytes are left out: each image has a few files that a later step
     touches. Raises EngineError if a layer is damaged.

@@ -121,9 +121,9 @@ def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) 
     """Return which files of the image below each step of a derived image replaced or removed.
 
     A derived image is a user's, built on one of ours; `steps_above` are the steps of its build, the
-    first one first. A step that only added files is left out. Returns an empty list, too, if the
-    engine's store can't be read here. The evidence tells the two apart: its `canonical` is then
-    False. Raises EngineError if a layer is damaged.
+    first one first. A step that only added files is left out. The list is also empty if the
+    engine's store can't be read here; the evidence shows that as `canonical`: False. Raises
+    EngineError if a layer is damaged.
     """
     # Steps such as ENV change the configuration alone and have no layer. The text of the others is
     # taken without the words that only some builders add (`normal_step`).
@@ -132,7 +132,7 @@ def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) 
     ]
     if not steps:
         return []
-    # Imported only here: most images are not derived.
+    # Imported here, because most images are not derived.
     from images.engine import derived, exported
 
     layers = exported.entries(engine, image)

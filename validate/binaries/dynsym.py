@@ -157,7 +157,7 @@ def _defined_versions(table: DynamicTable, strings: bytes) -> Iterator[str]:
     `table` is the file's dynamic section, and `strings` its table of names. Raises ElfError if the
     table of versions is damaged.
     """
-    # Where an entry begins in the table. Its own offsets count from there.
+    # `offset` is where an entry begins in the table. The offsets in the entry count from there.
     offset = 0
     for _ in range(_count_versions(table, _VERDEF, _VERDEFNUM)):
         entry = table.bytes_at(_VERDEF, _VERDEF_ENTRY.size, skip=offset)
@@ -174,7 +174,7 @@ def _needed_versions(table: DynamicTable, strings: bytes) -> Iterator[tuple[str,
     `table` is the file's dynamic section, and `strings` its table of names. Versions that may be
     missing are left out. Raises ElfError if the table of versions is damaged.
     """
-    # Where an entry begins in the table. Its own offsets count from there.
+    # `offset` is where an entry begins in the table. The offsets in the entry count from there.
     offset = 0
     for _ in range(_count_versions(table, _VERNEED, _VERNEEDNUM)):
         entry = table.bytes_at(_VERNEED, _VERNEED_ENTRY.size, skip=offset)

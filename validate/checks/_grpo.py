@@ -48,7 +48,7 @@ class Policy:
 
         dtype: torch's name of the dtype in which the model is saved.
         """
-        # The functions of that file, by name: `tokenizer` and `model` make these.
+        # Name -> function of tiny.py. `tokenizer` and `model` make a tokenizer and a model.
         tiny = runpy.run_path(str(EXAMPLES / "tiny.py"))
         torch = importlib.import_module("torch")
         self.folder = folder
@@ -116,9 +116,9 @@ def rewards(completion_ids: Sequence[Sequence[int]], **_others: object) -> list[
 def make_trainer(policy: Policy, out: Path, adapters: Any = None, **settings: Any) -> Any:
     """Return trl's GRPOTrainer of the policy, or of LoRA adapters over it.
 
-    It samples through vLLM, rewards by `rewards`, and computes in float32, so that its steps can be
-    compared closely. `adapters` are peft's settings; None: all weights are trained. `settings` are
-    further arguments of GRPOConfig.
+    The trainer samples through vLLM, rewards by `rewards`, and computes in float32, so that its
+    steps can be compared closely. `adapters` are peft's settings; None: all weights are trained.
+    `settings` are further arguments of GRPOConfig.
     """
     trl, datasets = importlib.import_module("trl"), importlib.import_module("datasets")
     config = trl.GRPOConfig(

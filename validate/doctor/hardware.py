@@ -133,8 +133,8 @@ def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware
 def _make_gpu(facts: Facts) -> Gpu:
     """Return the GPU that torch or NVML, the driver's library, describes with these facts.
 
-    NVML says less than torch: what is missing has a default. `unified` means that the CPU shares
-    the GPU's memory, `assembled` that Triton's assembler knows the GPU.
+    NVML says less than torch: a default stands for what is missing. `unified` means that the CPU
+    shares the GPU's memory, `assembled` that Triton's assembler knows the GPU.
     """
     major, minor = facts["capability"]
     name = facts["name"]

@@ -118,11 +118,12 @@ def installed_path(path: str) -> str:
 def rows_of_installed(distribution: Distribution, environment: str) -> dict[str, str]:
     """Turn an installed RECORD back into the RECORD inside its wheel: return path -> sha256.
 
-    RECORD is the list of a package's files. Files that the installer added are left out. It also
-    writes the path of the interpreter into scripts: their hashes are those before that.
+    RECORD is the list of a package's files. Files that the installer added are left out. The
+    installer also wrote the path of the interpreter into scripts: the result has the hashes that
+    the scripts had before.
 
-    Paths are relative to the folder of packages; those that begins with `:`, to `environment`, the
-    folder of the virtual environment.
+    Paths are relative to the folder of packages. Those that begin with `:` are relative to
+    `environment`, the folder of the virtual environment.
     """
     python = f"{environment}/bin/python"
     # Command of an entry point -> the hash of each launcher that an installer may write for it.

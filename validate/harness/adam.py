@@ -61,7 +61,7 @@ def compare(make_optimizer: MakeOptimizer, device: str = "cpu") -> Deviations:
     reference = _take_steps(adamw, start, gradients, device, torch.float64)
 
     result = _take_steps(make_optimizer, start, gradients, device, torch.float32)
-    # torch's own rounding in float32, for people to compare with.
+    # torch's own deviation in float32 is only for people who read the evidence.
     torch_result = _take_steps(adamw, start, gradients, device, torch.float32)
     start_in_double = [tensor.double() for tensor in start]
 

@@ -183,11 +183,11 @@ def check_xformers_archs(candidate: Candidate) -> Iterator[Finding]:
 
     without_kernels, refused, by_ptx_only = [], [], []
     for arch in candidate.supported_archs:
-        # How a GPU of `arch` runs its code: `cubin` (machine code), `ptx` or `no`.
+        # How a GPU of `arch` runs xformers' code: as `cubin` (machine code), by `ptx`, or `no`.
         fit = release.covers(arch)
         if fit == "no":
             without_kernels.append(arch)
-        # xformers may refuse a GPU that it has code for. Then its PTX is not used there.
+        # xformers may refuse a GPU although it has code for it. Such a GPU does not use its PTX.
         if release.refuses(arch):
             refused.append(arch)
         elif fit == "ptx":

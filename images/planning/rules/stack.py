@@ -32,7 +32,8 @@ def choose_variant(torch: TorchFacts, toolkit: Minor) -> Minor | None:
 def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
     """Warn if torch's wheel is for another CUDA than the toolkit of the image's name.
 
-    Warn, too, if nobody has measured for which GPU architectures the wheel has code.
+    Warn also if nobody has measured for which GPU architectures the wheel has code. `unverified`
+    then says why.
     """
     toolkit, wheel = candidate.name.cuda, candidate.wheel_cuda
     if wheel != toolkit:
@@ -201,7 +202,7 @@ def _name_on_other_bases(candidate: Candidate, fits: Callable[[BaseRow], bool]) 
     """Return the names that this image would have on other bases, for a message.
 
     For example `cu124-torch26-devel or cu124-torch26-py313-devel`; empty if there is none. `fits`
-    says which bases are meant. torch must have a wheel for a base's Python, too.
+    says which bases are meant. Bases with a Python that torch has no wheel for are left out.
     """
     default = candidate.matrix.defaults.base
     names = []
@@ -209,7 +210,7 @@ def _name_on_other_bases(candidate: Candidate, fits: Callable[[BaseRow], bool]) 
         if key == candidate.base.key or base.python not in candidate.torch_facts.pythons:
             continue
         if fits(base):
-            # Names leave the default Python out.
+            # The name of an image with the default Python does not say it.
             python = None if key == default else Minor.parse(base.python)
             names.append(str(replace(candidate.name, python=python)))
     return " or ".join(names)

@@ -198,7 +198,8 @@ def claims_about_unknown_releases(context: ClaimContext) -> Iterator[Claim]:
 def cuda_libraries_claim(context: ClaimContext) -> Claim:
     """Return the claim about NVIDIA's own libraries.
 
-    They have kernels for one architecture only, so each file is looked at as a whole.
+    Many of their kernels are made for one architecture only. So it is not asked of each kernel, but
+    of each file whether it has code for a GPU.
     """
     image = context.image
     torch = image.pin("torch")

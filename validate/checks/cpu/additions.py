@@ -199,7 +199,7 @@ def _run(environ: Mapping[str, str], command: Sequence[str]) -> ProgramRun:
     `command` is its name and its arguments. The program is looked up on the environment's own PATH:
     where packages were added, it begins with their virtual environment. The result has the exit
     code (`code`), and the end of what was printed or why it could not be run (`said`). A program
-    that is not there, does not run or takes too long has an exit code, too: that of a shell.
+    that is not there, does not run or takes too long gets the exit code that a shell gives it.
     """
     name, *arguments = command
     program = shutil.which(name, path=environ.get("PATH", ""))

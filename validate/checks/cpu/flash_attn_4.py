@@ -63,8 +63,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]
     """Compile flash-attn-4's kernels for the GPU architecture of each claim, without a GPU.
 
     Yields the subject of the claim and what was compiled. Each is compiled in a fork that has
-    imported torch, because the compiler reads its architecture when it is imported. With each goes
-    a control: the same for an architecture that does not exist, which must fail.
+    imported torch, because the compiler reads its architecture when it is imported. The evidence
+    also has a control: kernels for an architecture that does not exist, which must fail to compile.
     """
     importlib.import_module("torch")
     # The control comes first, at index 0, and the claims follow from index 1 on.

@@ -98,8 +98,8 @@ def import_and_compute(modules: Sequence[str]) -> ThreadsEvidence:
 def count_busy_threads(torch: Any) -> int:
     """Multiply matrices until all of torch's threads have worked, and return how many have.
 
-    On a busy machine some threads may not get a core. So after a second, two threads are enough.
-    For these it waits up to 20 seconds of processor time.
+    On a busy machine some threads may not get a core. So after a second, two threads are enough. If
+    not even two have worked, give up after 20 seconds of processor time.
     """
     all_threads = min(len(os.sched_getaffinity(0)), torch.get_num_threads())
     enough_threads = min(2, all_threads)

@@ -53,8 +53,8 @@ class TritonEvidence(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Compile kernels by Triton for the GPU architecture of each claim, without a GPU.
 
-    Yields the subject of the claim and what was compiled, each kernel in a fork. With it goes a
-    control: a kernel for an architecture that does not exist, which must fail to compile.
+    Yields the subject of the claim and what was compiled, each kernel in a fork. The evidence also
+    has a control: a kernel for an architecture that does not exist, which must fail to compile.
     """
     toolchain = measure_in_fork(describe_triton)
     bogus = claims[0].expect["bogus"]

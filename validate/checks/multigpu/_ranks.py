@@ -371,8 +371,8 @@ def judge_ranks(
 def _find_placement_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iterator[str]:
     """Yield a problem if ranks are missing, share a GPU, or ran on another kind of device.
 
-    There must be as many as the claim says. If it says nothing, any number from two on is right. A
-    rank is one of the parallel processes. One that raised an error has reported no device.
+    A rank is one of the parallel processes. There must be as many as the claim says; if
+    that is None, at least two. A rank that raised an error has reported no device.
     """
     expected_count = expect["ranks"]
     device_type = expect["device"]

@@ -248,9 +248,9 @@ def judge_transport(_subject: str, expect: TransportExpect, evidence: TransportE
     """Pass if NCCL moves data between the GPUs as fast as the host allows.
 
     Over NVLink that is straight from GPU to GPU (P2P). Over PCIe it is P2P if there are only PCIe
-    switches between two GPUs, and shared memory (SHM) if there is a host bridge. NVML does not say
-    which it is, so both pass. (NCCL: src/graph/paths.cc, ncclTopoCheckP2p, PATH_PXB. With an x86
-    processor of AMD, two GPUs may be farther apart.)
+    switches between two GPUs, and shared memory (SHM) if there is a host bridge. NVML does not tell
+    these cases apart, so both transports pass. (NCCL: src/graph/paths.cc, ncclTopoCheckP2p,
+    PATH_PXB. With an x86 processor of AMD, two GPUs may be farther apart.)
     """
     link = expect.get("link", "")
     injected = expect.get("injected", {})

@@ -51,7 +51,7 @@ def measure_shared_memory() -> SharedMemoryEvidence:
     refuses_more = refuses_file(free + (64 << 20))
 
     transfer = Transfer(batches=0, is_right=False)
-    # Twice what one prefetched batch of each worker takes.
+    # Require twice the room that the workers need: each makes one batch ahead.
     if free >= _BATCH_BYTES * _WORKERS * 2:
         transfer = transfer_batches()
     return {

@@ -462,11 +462,11 @@ class KernelTally:
         self._named: dict[str, list[str]] = {}
 
     def add(self, code: RegionCode) -> None:
-        """Count the kernels that were compiled from one source file, by what they are on the GPU.
+        """Count the kernels that were compiled from one source file, by their state on the GPU.
 
-        There it is machine code (`cubin`), PTX (`jit`), missing (`absent`) or an empty `stub`. If
-        it may be missing or a stub, it is counted under the reason for that instead: it is made
-        `for_other_archs`, or is empty `by_design`.
+        The states are machine code (`cubin`), PTX (`jit`), missing (`absent`) and an empty `stub`.
+        A kernel that is rightly missing or empty is counted under the reason instead: it was made
+        only `for_other_archs`, or is empty `by_design`.
         """
         # If pruning took out all code for this GPU, there may be no kernel left to count.
         self._counts["emptied"] += int(code.is_lost(self._target))

@@ -87,7 +87,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
     as `aside` are left out.
     """
     _, _, distributions = installed.read_user_python()
-    # Folders of sys.path that a package manager filled.
+    # `aside`: folders of sys.path that another package manager has filled.
     left_out: set[str] = set()
     for claim in claims:
         left_out.update(claim.expect.get("aside", ()))
@@ -305,7 +305,7 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
     for path in evidence["unowned"]:
         if not matches(path, excused):
             faults.append(f"{path} belongs to no distribution")
-    # The evidence lists only the first of many.
+    # The evidence lists only the first files, and counts all: add a fault for the others.
     faults += count_unlisted(evidence, "unowned", "files belong to no distribution")
     for distribution in evidence["without_record"]:
         # Debian's Python packages have no RECORD: dpkg has the sums of their files.

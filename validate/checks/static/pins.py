@@ -268,12 +268,13 @@ def list_variables_switched_on(
     prevent that (`unless`). A variable is switched on if it is set, and not to "0", "off" and so on
     (_OFF).
     """
-    # Names of packages, such as `torch>=2.7`, may stay among these: no variable is called so.
     names: set[str] = set()
     for failure in known:
         names.add(failure["name"])
         names.update(failure["unless"])
-    return [name for name in sorted(names) if name in environ and not is_off(environ[name])]
+    # Names of packages, such as `torch>=2.7`, are not among the names of variables.
+    variables = sorted(names & environ.keys())
+    return [name for name in variables if not is_off(environ[name])]
 
 
 def is_off(value: str) -> bool:

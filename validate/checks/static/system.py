@@ -338,7 +338,8 @@ def library_faults(libraries: Mapping[str, Library]) -> Iterator[str]:
     """
     for name, measured in libraries.items():
         if "path" in measured and measured["path"] is None:
-            # Evidence from before 2026-11-29, when the loader was followed and not asked.
+            # Only evidence from before 2026-11-29 has None: our own code then looked for the
+            # library in place of the loader.
             yield f"the loader finds no {name}: NCCL goes over sockets"
         elif "error" in measured:
             yield f"the loader does not take {name} ({measured['error']}): NCCL goes over sockets"
