@@ -439,12 +439,14 @@ class Engine(AbstractContextManager["Engine"]):
             response.close()
 
     def fix_id(self, image_id: str, name: str) -> ImageInfo:
-        """Write a built image's configuration anew, give the new image a name, and return it.
+        """Give a built image a digest that is the same wherever it is built, and name it.
 
-        `image_id` is what the build returned, `name` is REPOSITORY or REPOSITORY:TAG. The new
-        digest depends only on what is in the image, not on the engine or the time of the build. If
-        the configuration can't be written so (see `configuration.canonical_bytes`), the image keeps
-        its own. On the containerd image store, the image is unpacked. Raises UserError.
+        For that, its configuration is written anew, without the time of the build and what only
+        some engines write; the new image gets the name and is returned. If the configuration can't
+        be written so (see `configuration.canonical_bytes`), the image keeps its own. On the
+        containerd image store, the image is also unpacked. Raises UserError.
+
+        `image_id` is what the build returned, `name` is REPOSITORY or REPOSITORY:TAG.
         """
         built = self.inspect_raw(image_id)
         config = configuration.canonical_bytes(built, self.steps(image_id))
@@ -462,9 +464,9 @@ class Engine(AbstractContextManager["Engine"]):
             return self.inspect(image_id)
         info = self.load(files, name)
 
-        # Nobody needs the image as it was built any longer, unless somebody gave it a name.
-        former = self.find(image_id)
-        if former and former.handle != info.handle and not former.tags:
+        # Remove the image as it was built, unless somebody gave it a name.
+        as_built = self.find(image_id)
+        if as_built and as_built.handle != info.handle and not as_built.tags:
             # It can't be removed while a container of an earlier build uses it.
             with suppress(EngineError):
                 self.remove(image_id)

@@ -146,17 +146,19 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
 def _require_matches(
     conditions: Sequence[Selector], candidates: Sequence[Planned], sources: Sources
 ) -> None:
-    """Raise UserError for the first condition that holds for no image at all.
+    """Raise UserError for the first condition that holds for no image, so that it may be a mistake.
 
-    The same for `profile!=NAME` if no image has that profile: it would leave out nothing. Images
-    are those of the matrix and `candidates`, which may be named without being in it.
+    For example `torch=9.9`. `profile!=nosuch` holds for every image, and is refused as well if no
+    image has that profile: it would leave out nothing. Images are those of the matrix and
+    `candidates`, which may be named without being in it.
     """
     images = (*plan(sources), *candidates)
     for condition in conditions:
-        asked_for = condition
+        # Of `profile!=NAME`, look whether anything has the profile NAME.
+        looked_for = condition
         if condition.op == "!=" and not condition.is_of_version:
-            asked_for = replace(condition, op="=")
-        if not any(asked_for(image) for image in images):
+            looked_for = replace(condition, op="=")
+        if not any(looked_for(image) for image in images):
             raise selectors.unmatched_condition(condition, plan(sources))
 
 
@@ -556,9 +558,9 @@ def _with_optional_packages(candidate: Candidate) -> Candidate:
 def _choose_waived(candidate: Candidate) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the packages that are left out although others require them, and replacements.
 
-    The profile and the matrix say which packages to leave out (`waived`). If the profile also pins
-    one of them, it is not left out: its pinned version replaces the one that others require. The
-    replacements are such pins, as `peft==0.18.1`.
+    The profile and the matrix say which packages to leave out (`waived`). If the image pins one of
+    the profile's, it is not left out: its pinned version replaces the one that others require. Such
+    pins are the replacements: `peft==0.18.1`, for example.
     """
     replaced = sorted(candidate.profile.waived.keys() & candidate.pins)
     replacements = [f"{package}=={candidate.pins[package]}" for package in replaced]
