@@ -275,7 +275,7 @@ def apply_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Fi
 def _describe_end(record: Record) -> str:
     """Return how a probe ended that did not complete."""
     ends = {
-        Outcome.TIMED_OUT: f"{record.probe} did not end in {record.seconds:.0f} s",
+        Outcome.TIMED_OUT: f"{record.probe} did not end in {record.seconds:.0f} s, and was stopped",
         Outcome.SILENT: f"{record.probe} ended with status 0 before it was done",
         Outcome.CRASHED: f"{record.probe} crashed (status {record.exit_code})",
     }

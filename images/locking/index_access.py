@@ -220,8 +220,11 @@ def _ask_for(
         return explain(error, package, index, again)
     # pypiserver, for example, sends on to PyPI whoever asks for what it does not have.
     if not _same_server(answer.url, index.url):
-        cause = f"sends requests for {package} on to {urlsplit(answer.url).hostname}"
-        then = f"publish it on {index.name}, or set a login if it asks for one; then `{again}`"
+        cause = (
+            f"lacks {package}, or hides it without a login: it sends requests for {package} on to "
+            f"{urlsplit(answer.url).hostname}, where another package may have this name"
+        )
+        then = f"upload it to {index.name}, or set a login if it asks for one; then `{again}`"
         return Problem(where=str(index), cause=cause, then=then)
     return None
 

@@ -54,10 +54,7 @@ def require_key(key: str) -> None:
     A key of the form `SCHEME://...` is in a key management service and is not looked for.
     """
     if not shutil.which("cosign"):
-        then = (
-            "install it (Debian trixie: `apt-get install cosign`); "
-            "without --key, `publish` signs nothing"
-        )
+        then = "install it (Debian trixie: `apt-get install cosign`), and give the command again"
         raise wrong(f"--key {key}", "there is no cosign on this machine", then)
     if "://" not in key and not Path(key).is_file():
         then = "`cosign generate-key-pair` makes one: cosign.key signs, cosign.pub verifies"

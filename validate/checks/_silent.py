@@ -142,7 +142,11 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
         return report_fault(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
     if not is_beyond(evidence["control"], tolerance):
         control = scientific(evidence["control"])
-        return failed(f"control: a wrong result is off by {control}, which passes as well")
+        return failed(
+            f"control: a result that was made wrong on purpose is off by {control}, which passes "
+            f"as well (up to {scientific(tolerance)} is allowed): the check is blind here, so "
+            "report it to truetag; nothing is known of the image"
+        )
 
     figures = evidence.get("figures", {})
     most_times = expect.get("times")

@@ -131,7 +131,7 @@ def judge(_subject: str, expect: StateExpect, evidence: StateEvidence) -> Findin
     only PATH and HOME (`bare`). UNPROVEN if that process failed, and all settings are right.
     """
     if evidence["error"]:
-        return failed(f"`import torch` in a new process: {evidence['error']}")
+        return failed(f"`import torch` fails in a new process: {evidence['error']}")
 
     faults = list(setting_faults(expect["state"], evidence["state"]))
     bare_error = evidence.get("bare_error", "")

@@ -358,7 +358,7 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     summary = summarise(subject, expect, evidence)
     if expect["peak"] != 1 and share > _LARGEST_SHARE:
         impossible = (
-            f"{_LARGEST_SHARE:.0%} is more than it can: its work was not done, or not timed"
+            f"more than {_LARGEST_SHARE:.0%} can't be true: the work was not done, or not timed"
         )
         return failed(f"{summary}; {impossible}{suspects(evidence)}")
     # The bound is either the least or the most. The other one is 0.

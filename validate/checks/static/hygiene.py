@@ -313,7 +313,10 @@ def judge_home(_subject: str, _expect: HygieneExpect, evidence: HygieneEvidence)
     """
     home = evidence["home"]
     if "error" in home:
-        return failed(f"the home {home['path']!r} can't be used: {home['error']}")
+        return failed(
+            f"the home {home['path']!r} can't be used: {home['error']}. Any user may start a "
+            "container: make the folder with mode 777, or leave HOME as the base image sets it"
+        )
     if not home["for_all"]:
         return failed(
             f"the home {home['path']} is not for every user to write to (mode {home['mode']})"

@@ -140,7 +140,10 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
                 faults.append(f"{record['path']} is not the RECORD of the locked wheel of {name}")
 
     if not compared:
-        return failed("no distribution of the lock is installed")
+        return failed(
+            "no distribution of the lock is installed, in its version, in the Python that the "
+            "image's user gets: is another one before /opt/venv/bin on the PATH?"
+        )
     if expect["unknown"] and not faults:
         return _unproven_wheels(expect["unknown"])
     good = f"the RECORDs of {compared} distributions ({files} files) are those of the locked wheels"
