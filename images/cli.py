@@ -145,7 +145,7 @@ def main() -> NoReturn:
         for problem in error.problems:
             _print_problem(problem)
         sys.exit(error.code)
-    # Before OSError, of which it is a kind.
+    # This is a kind of OSError, so it must stand before that.
     except BrokenPipeError:
         # Whoever read the output has stopped, which counts as an interrupt. Python would complain
         # when it flushes stdout, so that leads to /dev/null from here on.

@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, help="what inputs are drawn with (default: a new one for each run)"
     )
-    # These are for the process of a group, which the suite starts itself.
+    # The options below are for the process of a group, which the suite starts itself.
     parser.add_argument("--probe", action="append", help=argparse.SUPPRESS)
     parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--records", type=int, help=argparse.SUPPRESS)

@@ -150,7 +150,7 @@ def find_inconsistencies(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
 def _check_duplicates(matrix: Matrix, file: YamlFile) -> Iterator[Fault]:
     """Yield a fault for each image that is listed twice, and each package that two layers install.
 
-    A package that one layer names twice is a fault, too.
+    A package that one layer names twice is also a fault.
     """
     # Name of an image -> the index of its first row.
     first_rows: dict[str, int] = {}

@@ -45,7 +45,7 @@ def write_whole(file: Path, content: bytes) -> None:
             os.fsync(stream.fileno())
         unfinished.replace(file)
     finally:
-        # It is gone already, unless something failed.
+        # If all went well, the file was renamed, and has this name no longer.
         unfinished.unlink(missing_ok=True)
 
 

@@ -208,7 +208,7 @@ def load(place: Path) -> Lock:
     except OSError as error:
         file = paths.shown(Path(error.filename))
         raise wrong(file, "this file of the lock is missing", f"{lock_command} makes it") from None
-    # These errors mean that it is not JSON, or has another form.
+    # These errors mean that the file is not JSON, or has another form.
     except (ValueError, KeyError, TypeError, AttributeError):
         then = f"{lock_command} makes it anew"
         raise wrong(paths.shown(place / RECORD), "this lock is damaged", then) from None

@@ -243,7 +243,9 @@ def _compile(
         arguments += ["--python", sys.executable, "--no-python-downloads"]
         arguments += ["--python-version", target.python, "--python-platform", target.platform]
         if target.index:
-            # Both indexes are searched for each package, not only the first that has it.
+            # `unsafe-best-match`: search both indexes for each package, and not only the first that
+            # has
+            # it.
             arguments += ["--index", target.index, "--index-strategy", "unsafe-best-match"]
         for name in target.from_source:
             arguments += ["--no-binary", name]
@@ -299,7 +301,7 @@ def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Packag
     hashes = set()
     for file in files:
         hashes.add(file.get("hashes", {}).get("sha256"))
-    # There must be a file, and each must have a hash.
+    # A package must have at least one file, and each file a hash.
     if not hashes or None in hashes:
         release = f"{name} {row.get('version', '')}".strip()
         raise _without_hashes(release, target.private.get(name), where)

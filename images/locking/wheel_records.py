@@ -79,7 +79,7 @@ def read(folder: Path) -> Table:
         for name, rows in json.loads(file.read_bytes()).items():
             table[name] = {digest: WheelRecord(**row) for digest, row in rows.items()}
         return table
-    # These errors mean that it is not JSON, or has another form.
+    # These errors mean that the file is not JSON, or has another form.
     except (ValueError, TypeError, AttributeError):
         then = (
             f"`git checkout {paths.shown(file)}`, or remove it: "

@@ -464,7 +464,8 @@ def _make_candidate(
             declined[f"{package} {versions.pop(package)}"] = (reason,)
 
     torch_facts = facts.torch[versions["torch"]]
-    # It is never None here, because `_reasons_without_candidate` has refused such images.
+    # `choose_variant` never returns None here: `_reasons_without_candidate` has refused such
+    # images.
     wheel_cuda = stack.choose_variant(torch_facts, name.cuda) or name.cuda
     if name.arch:
         requested_archs = [name.arch]

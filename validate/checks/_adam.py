@@ -9,8 +9,8 @@ def judge_adam(_subject: str, _expect: object, evidence: CompiledDeviations) -> 
     """Pass if a package's compiled Adam gives torch's weights after four steps.
 
     It must be compiled ahead, not when it is first called. The evidence has these figures:
-    "deviation" is how far they are from torch's, "moved" how far the four steps took them from the
-    start. The controls lack a part of AdamW (`control_adam` its decoupled weight decay,
+    "deviation" is how far the weights are from torch's, "moved" how far the four steps took them
+    from the start. The controls lack a part of AdamW (`control_adam` its decoupled weight decay,
     `control_fewer` a step), so their weights must differ.
     """
     return judge_figures(

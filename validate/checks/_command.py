@@ -75,8 +75,8 @@ def run(line: str, seconds: float, folder: str) -> CommandEvidence:
         output, _ = process.communicate(timeout=seconds)
         exit_code = process.returncode
     except subprocess.TimeoutExpired:
-        # It may have started others, which hold the pipe: end all of them. They are one group,
-        # because the shell was started in a session of its own.
+        # The shell may have started processes that hold the pipe: end all of them. They are one
+        # group, because the shell was started in a session of its own.
         os.killpg(process.pid, 9)
         output, _ = process.communicate()
         exit_code = None

@@ -195,7 +195,8 @@ def round_to_double_quantised_nf4(
 
     A projection is a linear layer inside a block of the model, of this `shape`. The weights are
     quantised from `dtype` on `device`, and returned in float32. "Double quantised" means that the
-    blocks' scales are stored in 8 bits, too. The check 4bit-llama tests bitsandbytes' NF4 itself.
+    scales of the blocks are themselves rounded to 8 bits. The check 4bit-llama tests bitsandbytes'
+    NF4 itself.
     """
     functional = importlib.import_module("bitsandbytes.functional")
     rounded = dict(weights)

@@ -86,8 +86,9 @@ def _take_steps(
 ) -> list[Any]:
     """Take one step of an optimiser for each set of gradients, on `device` in `dtype`.
 
-    `start` has the weights before, one tensor a parameter; a set of gradients has one for each,
-    too. Returns the weights after the last step, in float64 on the CPU. `start` is not changed.
+    `start` has the weights before the steps, a tensor for each parameter. A set of gradients has a
+    tensor for each parameter as well. Returns the weights after the last step, in float64 on the
+    CPU. `start` is not changed.
     """
     torch = importlib.import_module("torch")
     parameters = [torch.nn.Parameter(tensor.to(device, dtype, copy=True)) for tensor in start]

@@ -138,7 +138,7 @@ def _interpreters(folder: _PackageFolder) -> Iterator[tuple[str, str]]:
     There is at most one, except for a folder that all versions share (its version is empty).
     """
     if folder.version:
-        # These are different names of the same interpreter. Take the first that exists.
+        # All three may be names of the interpreter. Take the first that exists.
         for name in (f"python{folder.version}", "python3", "python"):
             path = f"{folder.prefix}/bin/{name}"
             if os.path.isfile(path):  # noqa: PTH113

@@ -175,14 +175,14 @@ def claims_about_packages_of_facts(context: ClaimContext) -> Iterator[Claim]:
 def claims_about_unknown_releases(context: ClaimContext) -> Iterator[Claim]:
     """Yield a claim, unproven and not required, about each release that the facts do not know.
 
-    Only packages are meant of which the facts know other releases: they have code for GPUs.
+    A package of which the facts know no release at all gets no such claim.
     """
     image, facts = context.image, context.facts
     for pin in image.pins:
         releases = facts.releases_of(pin.name)
         if pin.name not in expectations.NATIVE or not releases or pin.version in releases:
             continue
-        # The files of an official or compiled wheel are known otherwise.
+        # claims_about_wheels_of_no_index are about official and compiled wheels.
         if archs_of_wheel(image, pin):
             continue
         yield claim(

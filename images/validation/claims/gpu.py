@@ -219,8 +219,8 @@ def floor_expectation(floor: Mapping[str, Any], model: GpuModel) -> SpeedExpect:
 def step_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield a claim for each variant of a training step whose packages the image has.
 
-    It is required if runs of this image on this GPU model are recorded: their figures are then the
-    `baseline` that it is compared with.
+    A claim is required if runs of this image on this GPU model are recorded: their figures are then
+    the `baseline` that the step is compared with.
     """
     image, missing = context.image, context.missing
     model = find_gpu_model(context.inventory)

@@ -313,7 +313,7 @@ def check_requirements(
     unmet: list[UnmetRequirement] = []
     for distribution in distributions:
         for text in distribution.requires:
-            # It is None if it is for another platform or an extra, or is not valid.
+            # None: the requirement is for another platform or an extra, or is not valid.
             requirement = parse_requirement(requirement_class, text)
             if requirement is None:
                 continue

@@ -116,7 +116,7 @@ def compile_function() -> CompileEvidence:
 def draw_inputs(torch: Any) -> tuple[Any, Any]:
     """Return a random matrix, and a random weight for each of its columns, both float32.
 
-    The seed of the run chooses their shape, too, so that an old kernel can't pass as new.
+    The seed of the run also chooses their shape, so that an old kernel can't pass as new.
     """
     seed = seeding.seed_of_run()
     generator = torch.Generator().manual_seed(seed)

@@ -62,7 +62,7 @@ def train_with_ray() -> RayEvidence:
 
 
 _SUBJECTS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-    # This comes first, and in a fork, because nothing may have imported DeepSpeed before.
+    # Before this, nothing may have imported DeepSpeed. So it comes first, and in a fork.
     "deepspeed-cpu-adam": lambda: measure_in_fork(compare_cpu_adam),
     "ray-train": train_with_ray,
 }

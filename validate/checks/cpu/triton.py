@@ -112,7 +112,6 @@ def compile_kernel(name: str, arch: int) -> Mapping[str, Any]:
     compiled = triton.compile(source, target=target)
     cubin = compiled.asm["cubin"]
     return {
-        # Its size, machine and architecture.
         **cubin_facts(cubin),
         # The machine code of the kernel is in a section that is named after it: `.text._softmax`.
         "entry": f".text._{name}".encode() in cubin,

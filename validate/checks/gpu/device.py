@@ -134,7 +134,7 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
     if any(_MIG_MARK in gpu["name"] for gpu in seen_gpus):
         yield from describe_foreign_slices(inventory["gpus"], evidence["cuda"]["gpus"])
     elif len(host_gpus) != len(seen_gpus):
-        # It can't be told which GPU is which.
+        # With another number of GPUs, it can't be told which of them belong together.
         yield f"the host injected {len(host_gpus)} GPUs, {len(seen_gpus)} are seen"
         return
     else:
@@ -143,7 +143,7 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
                 seen, expected = describe_gpu(seen_gpu), describe_gpu(host_gpu)
                 yield f"GPU {index} is {seen}, the host says {expected}"
 
-    # The library in the container must be that of the host's driver. Either may be unknown.
+    # The library in the container must be that of the host's driver. Each version may be unknown.
     library_version = evidence["nvml"].get("driver")
     host_version = inventory["driver"]
     if library_version and host_version and library_version != host_version:

@@ -353,7 +353,7 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     if mismatch:
         return unproven(mismatch)
 
-    # Bounds are shares of the GPU's peak. For figures without a peak, it is given as 1.
+    # Bounds are shares of the GPU's peak. A figure without a peak has 1 in its place.
     share = evidence["figure"] / expect["peak"]
     summary = summarise(subject, expect, evidence)
     if expect["peak"] != 1 and share > _LARGEST_SHARE:
@@ -369,7 +369,7 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     if is_good:
         return passed(summary)
 
-    # It is out of bounds. That may have a cause outside of the image, such as a busy GPU.
+    # The figure is out of bounds. That may have a cause outside of the image, such as a busy GPU.
     disturbances = list(find_disturbances(evidence))
     if disturbances:
         return unproven(f"{summary}, but {joined(disturbances)}")

@@ -96,7 +96,7 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     if not evidence["trusted"]:
         return failed("no certificate authority is trusted: no download over HTTPS works")
     good = f"{evidence['trusted']} certificate authorities are trusted"
-    # This is so on a base without dpkg, too: there, nothing says which files are Debian's.
+    # A base without dpkg passes as well: nothing there says which files are Debian's.
     if evidence["added"] == evidence["trusted"]:
         return passed(f"{good}; no Debian package of the image brings one of them")
     if evidence["added"]:

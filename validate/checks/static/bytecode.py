@@ -137,7 +137,7 @@ def has_whole_code(code: memoryview, magic: int) -> bool:
 
     `code` is all that follows the header. `magic` is the number of the Python that wrote it.
     """
-    # This Python can't read code of another one. Then it only must not be empty.
+    # Our Python can't read code of another release. Of such code, only see that it is not empty.
     if magic != _OWN_MAGIC:
         return bool(code)
     try:

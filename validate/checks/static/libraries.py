@@ -323,8 +323,8 @@ def list_cuda_libraries(
 def index_by_owner(libraries: Iterable[Binary]) -> dict[tuple[str, str], str]:
     """Return (distribution, name of a library) -> the file of that distribution and name.
 
-    Each library is in it by the name of its file and by its SONAME, the name by which other files
-    ask for it. Where a distribution has several of one name, it is the first.
+    A library stands under the name of its file, and under its SONAME, the name by which other files
+    ask for it. If a distribution has several files of one name, the first one counts.
     """
     holders: dict[tuple[str, str], str] = {}
     for library in libraries:

@@ -187,7 +187,6 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEv
     finders = list_finders(user, start, loaders)
 
     for claim in claims:
-        # These two claims are about all distributions, and not about one.
         if claim.subject in ("lock", "additions"):
             everything: LockEvidence = {"installed": list_versions(distributions)}
             # Only the claim about additions has known failures, and it may have none.

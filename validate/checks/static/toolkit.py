@@ -104,7 +104,6 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
     They find it by PATH, CUDA_HOME, CUDA_PATH, the link /usr/local/cuda, or the loader's search
     path. Nothing is run. Yields the subject of each claim and the evidence.
     """
-    # These are the same for all claims.
     user, _, distributions = installed.read_user_python()
     variables = {name: user.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")}
     programs: dict[str, str | None] = {}
