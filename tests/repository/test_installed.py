@@ -29,17 +29,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workspace")
     matrix = yaml.safe_load((ROOT / "matrix.yaml").read_text())
     torches = {"2.5", "2.7"}
-    stacks = {torch: pins for torch, pins in matrix["stacks"].items() if torch in torches}
-    # Layers may only list packages that have a version in `common` or in a stack.
-    pinned = set(matrix["common"]).union(*stacks.values())
-    layers = {}
-    for layer, names in matrix["layers"].items():
-        layers[layer] = [name for name in names if name in pinned]
     matrix |= {
         "images": [{"name": name} for name in ROWS],
-        "layers": layers,
-        "stacks": stacks,
-        "waived": {name: why for name, why in matrix["waived"].items() if name in pinned},
+        "stacks": {torch: pins for torch, pins in matrix["stacks"].items() if torch in torches},
         "profiles": {},
         "aliases": {"latest": ROWS[0]},
         "nightly": {"track": [ROWS[0]]},
