@@ -6,10 +6,12 @@ and not before: `plan` needs no Docker client and no signing.
 
 import os
 import re
+import shlex
 import signal
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module, metadata
 from typing import Annotated, Any, NoReturn
 
@@ -110,7 +112,7 @@ app = typer.Typer(cls=LazyGroup, invoke_without_command=True, context_settings=_
 def _without_verb(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version, and the commit.")
+        bool, typer.Option("--version", help="Print the version (of a checkout also the commit).")
     ] = False,
 ) -> None:
     """Build and validate CUDA images for training, from matrix.yaml."""
@@ -203,8 +205,14 @@ def _usage_problem(error: Any) -> Problem:
         help_command = by_installation(
             checkout="python -m images --help", installed="truetag --help"
         )
+    then = f"`{help_command}`"
+    # A verb with a typing error.
+    similar_verbs = get_close_matches(sys.argv[1], VERBS, n=1)
+    if sys.argv[1] not in VERBS and similar_verbs:
+        arguments_after = [shlex.quote(argument) for argument in sys.argv[2:]]
+        then = f"did you mean `{command(similar_verbs[0], *arguments_after)}`? All verbs: {then}"
     arguments = " ".join(sys.argv[1:])
-    return Problem(where=arguments, cause=error.format_message(), then=f"`{help_command}`")
+    return Problem(where=arguments, cause=error.format_message(), then=then)
 
 
 def _exit_interrupted() -> NoReturn:

@@ -11,12 +11,14 @@ from validate.claims import Tier
 from validate.derived import ADDITIONS_CLAIM, STANDS_ON
 from validate.hints import Hint
 from validate.judge import ClaimVerdict, Verdict
-from validate.judging import Status
+from validate.judging import Status, listed
 from validate.terminal import wrapped
 
 _OPEN = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
 """Verdicts that a person has to look at: such claims are listed, all others only counted."""
 _HELD = (Status.NOT_APPLICABLE, Status.PASS)
+_MOST_NAMES = 5
+"""How many claims that are not proven the last lines name: the paragraphs above have all."""
 _DIGEST_CHARACTERS = 19
 """How much of a digest a title shows: `sha256:` and twelve digits."""
 
@@ -43,7 +45,7 @@ def lines(
 
     First come the faults of the machine and the claims that do not hold, with their reasons and
     hints; then a count of the claims that hold; at the end the summary and, once more, the names
-    of the claims that do not hold.
+    of the claims that do not hold: all that failed, and the first of the others.
 
     reference: the image that was measured, if it was judged by the claims of another image.
     everything: list also the claims that hold, instead of a count.
@@ -73,7 +75,9 @@ def lines(
     ):
         keys = [judged.claim.key for judged in verdict.claims_with(status)]
         if keys:
-            report.append(f"{word}: {', '.join(keys)}")
+            # The paragraphs above name all. Long lists would bury those that failed.
+            names = keys if status is Status.FAIL else [listed(keys, limit=_MOST_NAMES)]
+            report.append(f"{word}: {', '.join(names)}")
     return report
 
 

@@ -74,8 +74,9 @@ def audit(
         machine = chooser.machine_from_options(models, archs, driver)
 
     options = Options(facts=matrix_files.load_facts(), machine=machine, run=run, say=common.tell)
-    if Path(reference).is_dir():
-        evidence = measure.audit_folder(Path(reference), options)
+    folder = Path(reference).expanduser()
+    if folder.is_dir():
+        evidence = measure.audit_folder(folder, options)
     else:
         evidence = _audit_image(reference, engine, options)
     verdict = explain(judge(evidence.claim_set, evidence, judges=AUDIT_JUDGES))
@@ -101,6 +102,10 @@ def _require_auditable(reference: str) -> None:
             "can be read"
         )
         raise wrong(reference, "is a list of packages, no image and no environment", then)
+    # No name of an image begins so.
+    is_path = reference.startswith(("/", "./", "../", "~"))
+    if is_path and not Path(reference).expanduser().exists():
+        raise wrong(reference, "there is no such folder", "check the path")
     if Path(reference).is_file():
         then = (
             "audit the folder of an environment, or an image of the engine: `docker load -i FILE` "

@@ -70,6 +70,9 @@ def publish(
     Several NAMEs are published one by one. What `fleet` has pushed by digest is published from
     there: --image.
     """
+    if origin_exception and not origin_exception.strip():
+        then = "say why the image is published all the same, or leave --origin-exception out"
+        raise wrong("--origin-exception", "the reason is only white space", then)
     sources = common.sources(matrix)
     names = list(dict.fromkeys(names))
     if (image or attestation) and len(names) > 1:

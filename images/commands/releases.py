@@ -51,8 +51,8 @@ def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
 
     `gate` is the option --gate: tiers (groups of checks) such as `static,cpu`. If it is empty, the
     gate in matrix.yaml holds. An installed truetag may have no matrix.yaml (`sources` is None).
-    Then the default gate holds, each image is judged by the claims in its own evidence, and nothing
-    is known of aliases.
+    Then the default gate is assumed, each image is judged by the claims in its own evidence, and
+    nothing is known of aliases.
     """
     if sources:
 
@@ -67,6 +67,7 @@ def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
         aliases_of=lambda _name: (),
         claims_of=lambda _labels, run: run.claim_set,
         without_matrix=True,
+        gate_is_assumed=not gate,
     )
 
 

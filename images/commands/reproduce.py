@@ -29,7 +29,7 @@ from images.context.labels import LABELS
 from images.engine import Engine, private_engine
 from images.engine.configuration import SUITE
 from images.engine.progress import Progress
-from images.errors import failed
+from images.errors import command, failed
 from images.host import checkout
 from images.locking import layer_record
 from images.reproduction.builds import (
@@ -128,6 +128,15 @@ def reproduce(
         require_equal(str(image.name), differences)
     if record:
         typer.echo(record_builds(workspace.locks, [built for built, _ in builds]))
+        common.say(describe_next_steps(str(image.name)))
+
+
+def describe_next_steps(name: str) -> str:
+    """Return what to do after an image was recorded: earlier evidence knows nothing of it."""
+    return (
+        f"next: commit locks/{layer_record.FILE}; `{command('validate', name)}` judges the image "
+        f"by it, and `{command('publish', name, '--to', 'REPOSITORY')}` needs no exception"
+    )
 
 
 def require_second_build(once: bool, beside: str) -> None:

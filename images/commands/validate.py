@@ -91,6 +91,8 @@ def validate(
     if evidence:
         verdict = _judge_again(evidence, tier or ())
         _show(verdict, everything=everything, as_json=as_json)
+        if verdict.claims_with(Status.UNPROVEN):
+            common.tell(_describe_day(read_evidence(evidence)))
         raise typer.Exit(1 if verdict.claims_with(Status.FAIL) else 0)
     if tag and claim:
         cause = "an image gets its name by all of its claims, and --claim leaves most of them out"
@@ -197,6 +199,20 @@ def _judge_again(file: Path, tiers: Sequence[Tier]) -> Verdict:
     judges = _judges_of(recorded)
     verdict = judge(recorded.claim_set, recorded, tiers or tuple(Tier), judges=judges)
     return explain(verdict)
+
+
+def _describe_day(recorded: Evidence) -> str:
+    """Return a sentence about the day of the claims and records by which evidence is judged again.
+
+    What is recorded since then changes nothing: evidence carries the claims of its own day.
+    """
+    date = str(recorded.host.get("date", "an unknown day"))
+    # An audit, and an image on top of ours, have no name of the matrix.
+    name = "NAME" if " " in recorded.image else recorded.image
+    return (
+        f"judged by what was claimed and recorded on {date}, as this evidence has it; "
+        f"`{command('validate', name)}` judges by today's"
+    )
 
 
 def _judges_of(recorded: Evidence) -> Judges | None:

@@ -29,6 +29,13 @@ from validate.judging import listed
 
 _MOST_NAMED = 4
 """How many images or models a sentence names, and how many groups of unfit images are shown."""
+_MOST_SIMILAR = 3
+"""How many models are proposed for a name that is none."""
+_OTHER_MAKERS = re.compile(
+    r"\b(amd|radeon|instinct|firepro|mi ?\d{2,3}[a-z]?|rx ?\d{3,4}|gfx\d+|"
+    r"intel|arc|gaudi ?\d?|tpu)\b"
+)
+"""Makers and models of accelerators that do not run CUDA."""
 _some = partial(listed, limit=_MOST_NAMED)
 version_of = cache(Version)
 """Parse a version. Cached: the site's table compares the same few for each GPU and driver."""
@@ -143,11 +150,12 @@ def _no_single_model(text: str, fitting: Sequence[str]) -> UserError:
         cause = f"this fits {len(fitting)} GPU models that truetag knows: one must be chosen"
         similar = list(fitting)
     else:
+        if _OTHER_MAKERS.search(text.lower()):
+            cause = "this is no GPU of NVIDIA, and truetag's images are for CUDA"
+            then = "name a GPU of NVIDIA; for others, pytorch.org has wheels (ROCm, XPU)"
+            return wrong(f"--gpu {text!r}", cause, then)
         cause = "this is no GPU model that truetag knows"
-        # Compare the spelling, for a typing error.
-        name_by_words = {model_words(name): name for name in models()}
-        close = get_close_matches(model_words(text), name_by_words, n=3, cutoff=0.6)
-        similar = [name_by_words[words] for words in close]
+        similar = _similar_models(text)
     if similar:
         name_a_model = f"give --gpu the name of one ({_some(similar)}); or "
     else:
@@ -157,6 +165,18 @@ def _no_single_model(text: str, fitting: Sequence[str]) -> UserError:
         "--query-gpu=compute_cap --format=csv,noheader` prints on that machine"
     )
     return wrong(f"--gpu {text!r}", cause, then)
+
+
+def _similar_models(text: str) -> list[str]:
+    """Return up to three models whose names are spelled like the text, the nearest first."""
+    words = model_words(text)
+    name_by_words = {model_words(name): name for name in models()}
+    close = get_close_matches(words, name_by_words, n=2 * _MOST_SIMILAR, cutoff=0.6)
+    # A wrong digit is more likely than a letter in its place: RTX 5900 means RTX 5090 rather than
+    # RTX A500.
+    form = re.sub(r"\d", "0", words)
+    close.sort(key=lambda other: re.sub(r"\d", "0", other) != form)
+    return [name_by_words[other] for other in close[:_MOST_SIMILAR]]
 
 
 def model_words(name: str) -> str:
@@ -629,8 +649,8 @@ def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Op
     """Return what a person can do if none of these images fits a machine, as a sentence.
 
     For example `update the driver to 525.60.13 or newer, for cu126-torch25`. Up to three changes
-    are tried: another driver, a lock for each image, and no options. The fewest with which an image
-    fits are named.
+    are tried: a lock for each image, another driver, and no options. The fewest with which an image
+    fits are named, and of equally many the lock first: it changes nothing on the machine.
     """
     if _conflict_of_drivers(machine):
         return "choose for each kind of GPU by itself, in a machine of its own"
@@ -638,7 +658,7 @@ def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Op
         return f"install {_usable_branches(machine)}, and choose again with its number as --driver"
 
     # Each change alone, then each pair, then all three.
-    possible_changes = ("driver", "lock", "options")
+    possible_changes = ("lock", "driver", "options")
     for count in range(1, len(possible_changes) + 1):
         for changes in itertools.combinations(possible_changes, count):
             fitting = _choose_after(changes, images, machine, options).fitting
@@ -682,8 +702,13 @@ def _usable_branches(machine: Machine) -> str:
     """
     rows = [row for _, row in _driver_rows(machine)]
     first = max(row.first for row in rows)
-    last = min((row.last for row in rows if row.last), default=None)
+    last = _last_branch(machine)
     return f"a driver of branch {first} to {last}" if last else f"driver {first} or newer"
+
+
+def _last_branch(machine: Machine) -> int | None:
+    """Return the last branch of drivers that runs all GPUs of a machine; None if there is none."""
+    return min((row.last for _, row in _driver_rows(machine) if row.last), default=None)
 
 
 def _choose_after(
@@ -823,6 +848,9 @@ def _driver_reason(image: ImageSummary, machine: Machine) -> str:
     runs it.
     """
     if not machine.driver:
+        last = _last_branch(machine)
+        if last:
+            return f"needs a driver from {image.min_driver} to branch {last}, the last for this GPU"
         return f"needs driver {image.min_driver} or newer"
     if machine.has_driver(image.native_driver):
         return (

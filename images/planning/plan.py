@@ -7,6 +7,7 @@ import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import lru_cache
 
 from packaging.version import Version
@@ -187,7 +188,13 @@ def _plan_named(name: str, sources: Sources) -> list[Planned]:
     # `image.image` is None if the plan refuses it.
     if image.image is None:
         accepted = [other for other in plan(sources) if other.image]
-        hint = f"nearest images of the matrix: {', '.join(nearest(unknown, accepted))}"
+        nearest_names = list(nearest(unknown, accepted))
+        # A torch that nobody knows may be a typing error: put the most similar name first.
+        minors = {Minor.parse(release) for release in sources.facts.torch}
+        if unknown.torch not in minors:
+            similar = get_close_matches(name, [other.name for other in accepted], n=1)
+            nearest_names = list(dict.fromkeys([*similar, *nearest_names]))[: len(nearest_names)]
+        hint = f"nearest images of the matrix: {', '.join(nearest_names)}"
         image = replace(image, reasons=(*image.reasons, hint))
     return [image]
 

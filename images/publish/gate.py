@@ -49,12 +49,23 @@ class ReleasePolicy:
     without_matrix: bool = False
     """True where there is no matrix: an image is then judged by the claims in its own evidence, for
     which only a signature vouches."""
+    gate_is_assumed: bool = False
+    """True where neither a matrix nor --gate says which tiers must have passed: `gate` is then
+    truetag's default, and the matrix of the image may ask for fewer."""
     origin_exception: str = ""
     """The user's reason to publish an image whose claim `origin` is UNPROVEN; empty: such an image
     is refused. Its attestation repeats the reason."""
     row_of: Callable[[str], Sequence[str]] = lambda name: (name,)
     """Image name -> the images of its row in the matrix, one for each platform. The tags of a row
     with several images name an index."""
+
+    def makes(self, labels: Mapping[str, str], runs: Sequence[Evidence]) -> bool:
+        """Return whether the matrix makes an image with these labels.
+
+        `runs` are the image's validation runs. True where there is no matrix, or no run.
+        """
+        # Whether there are claims depends on the labels alone: one run is enough to ask.
+        return all(self.claims_of(labels, run) is not None for run in runs[:1])
 
     def judge_run(self, labels: Mapping[str, str], run: Evidence) -> Verdict:
         """Judge a validation run of an image by the claims that the matrix makes today.

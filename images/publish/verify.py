@@ -11,12 +11,16 @@ from images.context.labels import LABELS
 from images.errors import Problem, UserError, failed
 from images.publish import attachments, provenance, sbom, signing, statements, tags
 from images.publish.attachments import PublishedImage
-from images.publish.gate import ReleasePolicy
+from images.publish.gate import ReleasePolicy, find_failures
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 from images.registry.reference import Reference, is_digest
+from validate.judge import judge
 from validate.judging import Status, listed, plural
+
+ITS_MATRIX = "verify it in the folder of the matrix.yaml that built it (--matrix)"
+"""The next step where no matrix here knows the image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +127,8 @@ def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
     The validation runs that are attached to the image are judged by what matrix.yaml claims of it
     today. Where there is no matrix.yaml, they are judged by the claims that are attached with them.
     Anybody could have attached those: without the publisher's public key (`key` is empty), the
-    result is then UNPROVEN instead of PASS.
+    result is then UNPROVEN instead of PASS. It is UNPROVEN, too, if the matrix.yaml here does not
+    make this image, or if nothing says which tiers must have passed and not all of them did.
     """
     subject = f"gate {','.join(policy.gate)}"
     try:
@@ -132,7 +137,19 @@ def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
         exception = image.origin_exception
     except UserError as error:
         return Check.of(subject, [error.problems[0].cause])
+    # What failed by the claims of its own day is broken, whatever another matrix asks for.
+    failures = find_failures([judge(run.claim_set, run) for run in evidence])
+    if not policy.makes(image.labels, evidence) and not failures:
+        reason = f"matrix.yaml makes no image with the labels of this one: {ITS_MATRIX}"
+        return Check(subject=subject, status=Status.UNPROVEN, reason=reason)
     refusals = policy.refusals(image.labels, evidence, policy.gate, origin_exception=exception)
+    if refusals and policy.gate_is_assumed and not failures:
+        reason = (
+            "no matrix.yaml is here that says which tiers must have passed: give --gate "
+            f"static,cpu, say, or {ITS_MATRIX} (for {','.join(policy.gate)}: "
+            f"{'; '.join(refusals)})"
+        )
+        return Check(subject="gate", status=Status.UNPROVEN, reason=reason)
     if refusals:
         return Check.of(subject, refusals)
 
@@ -141,11 +158,15 @@ def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
     elif key:
         judged_by = "the attestation's own claims, for which the key stands: no matrix.yaml is here"
     else:
-        reason = "no matrix.yaml is here, and no key stands for the claims of the attestation"
+        reason = (
+            "no matrix.yaml is here, and no key stands for the claims of the attestation: give "
+            f"--key cosign.pub, or {ITS_MATRIX}"
+        )
         return Check(subject=subject, status=Status.UNPROVEN, reason=reason)
     passed = f"judged by {judged_by}"
-    # The publisher's reason to publish although it is not proved where the layers come from.
-    if exception:
+    # The publisher's reason to publish although it is not proved where the layers come from. It
+    # stays attached when the layers are recorded later: then the gate is open without it.
+    if exception and policy.refusals(image.labels, evidence, policy.gate):
         passed += f"; the origin of its layers is UNPROVEN, by an exception: {exception}"
     return Check.of(subject, [], passed=passed)
 

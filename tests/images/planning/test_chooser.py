@@ -69,9 +69,7 @@ def test_a_model_is_found_by_what_drivers_and_people_call_it(text: str) -> None:
     assert [name, row.capability] == MACHINES["models"][text]
 
 
-@pytest.mark.parametrize(
-    "text", ["RTX 6000", "RTX 9990", "Radeon RX 7900", "", "NVIDIA 80GB", "H100 and A100"]
-)
+@pytest.mark.parametrize("text", ["RTX 6000", "RTX 9990", "", "NVIDIA 80GB", "H100 and A100"])
 def test_a_text_that_means_no_model_or_several_is_an_error_with_a_way_out(text: str) -> None:
     with pytest.raises(
         UserError, match="--arch the compute capability, which `nvidia-smi"
@@ -81,6 +79,24 @@ def test_a_text_that_means_no_model_or_several_is_an_error_with_a_way_out(text: 
     all_three = "the name of one (RTX PRO 6000 Blackwell, RTX 6000 Ada, Quadro RTX 6000); or"
     is_ambiguous = text == "RTX 6000"
     assert (all_three in str(error.value)) == is_ambiguous
+
+
+def test_a_wrong_digit_is_more_likely_than_a_letter_in_its_place() -> None:
+    with pytest.raises(UserError) as error:
+        chooser.find_model("RTX 5900")
+
+    (problem,) = error.value.problems
+    assert "(GeForce RTX 50" in problem.then
+
+
+@pytest.mark.parametrize(
+    "text", ["MI300X", "AMD Instinct MI250", "Radeon RX 7900", "Intel Arc A770", "Gaudi 3"]
+)
+def test_a_gpu_of_another_maker_is_said_to_be_one(text: str) -> None:
+    with pytest.raises(UserError, match="no GPU of NVIDIA") as error:
+        chooser.find_model(text)
+
+    assert "give --gpu the name of one" not in error.value.problems[0].then
 
 
 def test_every_model_of_the_table_means_itself_and_has_a_source() -> None:
@@ -265,6 +281,29 @@ def test_no_answer_is_without_a_next_step(arguments: dict[str, str], step: str) 
     assert not chooser.choose(REAL_SUMMARIES, machine, Options()).fitting
 
     assert chooser.find_next_step(REAL_SUMMARIES, machine, Options()).startswith(step)
+
+
+def test_a_lock_is_advised_before_another_driver() -> None:
+    """cu126-torch214 runs with branch 535 and has no lock; CUDA 13 needs a newer driver."""
+    machine = machine_with("A100", "535")
+    summaries = []
+    for summary in REAL_SUMMARIES:
+        blocked = "no lock" if summary.wheel_cuda.startswith("12") else ""
+        summaries.append(summary.model_copy(update={"blocked": blocked}))
+
+    step = chooser.find_next_step(summaries, machine, Options(torch=chooser.torch_range(">=2.11")))
+
+    assert step.startswith("`nox -s lock -- cu126-torch2")
+
+
+def test_an_unknown_driver_of_a_gpu_with_a_last_branch_has_two_limits() -> None:
+    machine = chooser.machine_from_options(["V100", "T4"], [], "")
+
+    best = best_of(REAL_SUMMARIES, machine)
+
+    assert any(
+        reason.startswith("needs a driver from 525.60.13 to branch 580") for reason in best.reasons
+    )
 
 
 @pytest.mark.parametrize(

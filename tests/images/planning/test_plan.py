@@ -146,7 +146,12 @@ def test_the_nearest_image_differs_least() -> None:
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("cu118-torch215", "cu132-torch215"), ("cu126-torch27-sm120", "cu128-torch27")],
+    [
+        ("cu118-torch215", "cu132-torch215"),
+        ("cu126-torch27-sm120", "cu128-torch27"),
+        # The torch is a typing error, so the spelling counts.
+        ("cu126-torch277", "images of the matrix: cu126-torch27,"),
+    ],
 )
 def test_a_refused_image_that_the_matrix_lacks_names_the_nearest(name: str, nearest: str) -> None:
     assert nearest in planned(name).reasons[-1]

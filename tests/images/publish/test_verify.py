@@ -17,7 +17,13 @@ from images.publish import verify as verification
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
 from images.publish.release import promote
-from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Statement
+from images.publish.statements import (
+    CYCLONEDX,
+    ORIGIN_EXCEPTION,
+    PROVENANCE,
+    TEST_RESULT,
+    Statement,
+)
 from images.publish.tags import ImageVersion, find_step_back, immutable_tag, version_of
 from images.publish.verify import Check, verify
 from images.registry import distribution
@@ -27,8 +33,16 @@ from images.registry.reference import Reference, Repository
 from tests.support.attested import NAME, PIP
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
-from tests.support.published import CLAIMS, days_ago, pretend_cosign, published, validated
-from validate.claims import Tier
+from tests.support.published import (
+    CLAIMS,
+    attach,
+    days_ago,
+    pretend_cosign,
+    published,
+    result_of,
+    validated,
+)
+from validate.claims import ORIGIN_PROBE, Tier
 from validate.judging import Status
 
 KEY, OTHER_KEY = "cosign.key", "other.key"
@@ -221,6 +235,78 @@ def test_without_a_matrix_a_key_must_stand_for_the_claims(
 
     assert check.status is status
     assert words in check.reason
+
+
+def test_an_exception_is_named_only_as_long_as_the_image_needs_it(target: Registry) -> None:
+    """Its layers may be recorded after it was published; its statements stay attached."""
+    origin = replace(PIP, check="origin", subject="layers", probe=ORIGIN_PROBE, unproven="x")
+    recorded_policy = replace(POLICY, claims_of=lambda _labels, run: CLAIMS)
+    needing_policy = replace(
+        POLICY, claims_of=lambda _labels, _run: replace(CLAIMS, claims=(*CLAIMS.claims, origin))
+    )
+    image = published(target, "one", date=days_ago(1))
+    result = {**result_of(image.attestations), ORIGIN_EXCEPTION: "for a trial"}
+    attach(target, "one", TEST_RESULT, result)
+
+    needing = check_of("gate", target, "one", needing_policy, key="")
+    recorded = check_of("gate", target, "one", recorded_policy, key="")
+
+    assert needing.reason.endswith("UNPROVEN, by an exception: for a trial")
+    assert recorded.status is needing.status is Status.PASS
+    assert "exception" not in recorded.reason
+
+
+@pytest.mark.parametrize("key", [KEY, ""], ids=["with a key", "without a key"])
+def test_without_matrix_and_gate_a_tier_that_was_not_judged_fails_nothing(
+    target: Registry, key: str
+) -> None:
+    """A stranger's matrix asks for static and cpu; our default gate asks for a GPU, too."""
+    image_with_signed_tags(target, "one", NAME)
+    assumed = replace(NO_MATRIX, gate=(Tier.STATIC, Tier.MULTIGPU), gate_is_assumed=True)
+
+    check = check_of("gate", target, NAME, assumed, key)
+
+    assert check.status is Status.UNPROVEN
+    assert check.subject == "gate"
+    assert "give --gate" in check.reason
+    assert "--matrix" in check.reason
+
+    # Who names the tiers gets a verdict on them.
+    asked_for = replace(assumed, gate_is_assumed=False)
+    assert check_of("gate", target, NAME, asked_for, key).status is Status.FAIL
+
+
+def test_the_gate_of_an_image_of_another_matrix_is_unproven_with_a_next_step(
+    target: Registry,
+) -> None:
+    image_with_signed_tags(target, "one", NAME)
+    of_another_matrix = replace(POLICY, claims_of=lambda _labels, _run: None)
+
+    check = check_of("gate", target, NAME, of_another_matrix)
+
+    assert check.status is Status.UNPROVEN
+    assert "makes no image with the labels of this one" in check.reason
+    assert "--matrix" in check.reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"claims_of": lambda _labels, _run: None}, id="of another matrix"),
+        pytest.param(
+            {"gate_is_assumed": True, "without_matrix": True}, id="without matrix and gate"
+        ),
+    ],
+)
+def test_an_image_that_is_known_to_be_broken_fails_whatever_the_matrix(
+    target: Registry, change: dict[str, Any]
+) -> None:
+    other_pip = replace(PIP, expect={**PIP.expect, "version": "26.2"})
+    published(target, "one", date=days_ago(1), key=KEY, claims=(other_pip,))
+
+    check = check_of("gate", target, "one", replace(POLICY, **change))
+
+    assert check.status is Status.FAIL
 
 
 # --- tags that a promotion moves ------------------------------------------------------------------

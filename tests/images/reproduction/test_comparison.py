@@ -133,6 +133,15 @@ def test_two_builds_that_agree_are_recorded(tmp_path: Path) -> None:
     assert [build.on for build in record["2"].builds] == ["Docker 26.1.5", "Docker 20.10.24"]
 
 
+def test_after_a_record_the_next_commands_are_named() -> None:
+    """Evidence of an earlier day is judged by the record of that day, and stays UNPROVEN."""
+    next_steps = reproduce.describe_next_steps("cu126-torch27")
+
+    assert next_steps.startswith("next: ")
+    assert "`nox -s validate -- cu126-torch27`" in next_steps
+    assert "`nox -s publish -- cu126-torch27 --to REPOSITORY`" in next_steps
+
+
 def test_builds_that_give_another_layer_than_recorded_are_refused(tmp_path: Path) -> None:
     recording.record_builds(tmp_path, [result_on(), result_on("Docker 20.10.24")])
     others = [result_on("Docker 28.5", torch="c"), result_on("Docker 29", torch="c")]

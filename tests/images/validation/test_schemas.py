@@ -157,6 +157,14 @@ def test_the_report_of_a_recorded_run_has_the_log_and_the_hint(run_folder: Path)
     assert "hint" in called.stdout
 
 
+def test_what_is_recorded_later_is_said_to_change_nothing(run_folder: Path) -> None:
+    called = judge_again(run_folder / "evidence.json")
+
+    message = " ".join(called.stderr.split())
+    assert "judged by what was claimed and recorded on an unknown day" in message
+    assert "`nox -s validate -- cu126-torch27` judges by today's" in message
+
+
 def test_one_tier_of_a_recorded_run_can_be_judged(run_folder: Path) -> None:
     called = judge_again(run_folder / "evidence.json", "--tier", "static")
 
