@@ -187,11 +187,11 @@ def settings_of(
     apt: Mapping[str, str] | None = None,
     mirrors: Mapping[str, str] | None = None,
 ) -> HostSettings:
-    """Return the network settings of this machine that a build needs, too.
+    """Return the network settings of this machine that build steps need as well.
 
     They are proxies, certificates, the package index, apt's settings and Debian mirrors. `env` are
     environment variables, `apt` the values of `apt-config dump`, and `mirrors` the variables that
-    name mirrors. With them go warnings about settings that a build can't use.
+    name mirrors. The result also has warnings about settings that a build can't use.
     """
     ca, warnings = find_bundle(env)
     index, warnings_about_index = _find_index(env)

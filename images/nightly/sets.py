@@ -279,11 +279,11 @@ def build_with(engine: Engine, options: BuildOptions, progress: Progress) -> Val
     """
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
-        """Build the image `NAME-LABEL` from its lock, test it, and remove its tags.
+        """Build the image `NAME-LABEL` from its lock, validate it, and remove its tags.
 
-        `tiers` are the groups of tests; if empty, those of the options. Returns the verdict of each
-        test. If the build fails because of the versions in the lock, the result has the cause in
-        their place. Raises UserError for any other failure, such as a full disk.
+        `tiers` are the groups of claims to judge; if empty, those of the options. Returns the
+        judged claims. If the build fails because of the versions in the lock, the result has the
+        cause instead. Raises UserError for any other failure, such as a full disk.
         """
         start = time.monotonic()
         name = f"{locked.image.name}-{label}"

@@ -319,8 +319,8 @@ class Process:
         """
         needing_file = self._files.get(needed_by)
         runpath = needing_file.runpath if needing_file else ()
-        # DT_RPATH counts only if the file has no DT_RUNPATH. Then those of the chain count, too,
-        # the nearest file first.
+        # Only if the file has no DT_RUNPATH does its DT_RPATH count, and after it the DT_RPATH of
+        # each file in the chain, the nearest one first.
         if not runpath:
             for path in (needed_by, *reversed(ancestors)):
                 file = self._files.get(path)

@@ -290,7 +290,7 @@ def compare_step(
 
     `old_scores` are the log-probabilities of the tokens by the model that sampled them; None: the
     model has not changed since. Returns the deviations by name, and the log-probabilities by the
-    model as it is now. Two controls are how far trl's gradient is from one that lacks a factor:
+    current model. Two controls are how far trl's gradient is from one that lacks a factor:
     the policy's ratio (`control_fixed`), or the sampler's (`control_uncorrected`).
     """
     trainer.model.zero_grad()

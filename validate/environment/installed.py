@@ -140,9 +140,9 @@ def without_copies_of_metadata(installed: Iterable[Distribution]) -> list[Distri
 
 
 def _has_own_files(distribution: Distribution) -> bool:
-    """Return whether one of a distribution's files is there, besides its metadata and commands.
+    """Return whether any file of a distribution exists in its folder of packages.
 
-    Commands lie in another folder.
+    Its metadata do not count, and neither do its commands, which lie in another folder.
     """
     folder = f"{distribution.location}/"
     metadata = f"{distribution.info}/"
