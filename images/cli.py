@@ -11,6 +11,7 @@ import signal
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module, metadata
 from typing import Annotated, Any, NoReturn
@@ -27,6 +28,9 @@ from validate import installation, terminal
 from validate.installation import by_installation
 
 _messages = Console(stderr=True, highlight=False)
+_STDERR = 2
+"""The file descriptor of the standard error output."""
+_STOPPING = b"\nstopping: builds and containers are ended first\n"
 _INTERRUPTED = 130
 """Exit status after an interrupt: 128 + SIGINT, as shells have it."""
 _SETTINGS: Mapping[str, Any] = {
@@ -176,6 +180,11 @@ def _run_app() -> object:
     received: list[int] = []
 
     def interrupt(number: int, _frame: object) -> None:
+        if not received:
+            # By the system's own call: Python's streams may be in the middle of a line. What runs
+            # in containers is stopped first, which takes some seconds.
+            with suppress(OSError):
+                os.write(_STDERR, _STOPPING)
         received.append(number)
         if number == signal.SIGTERM:
             # Schedulers send it to each process of a job, and more than once. A second one must not

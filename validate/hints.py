@@ -37,6 +37,10 @@ _MOST_HINTS = 3
 """How many hints `find` returns. More than that explain nothing."""
 _LONGEST = 240
 """How many characters of a line are shown. A longer argument is not the name of a file."""
+_MOST_SOURCES = 3
+"""How many sources of a hint people see; JSON has all."""
+_SEED = "seed:"
+"""The beginning of a source that is a row of a page without a known address (hints.yaml)."""
 _STANDARD_INPUT = "-"
 _HOW_TO_GIVE_TEXT = (
     "give the error's text in quotes, name a log, or pipe it in: COMMAND 2>&1 | ... hint"
@@ -242,11 +246,25 @@ def _print_hint(hint: Hint, line: str) -> None:
         f"  cause: {hint.cause}",
         f"  fix: {hint.fix}",
         *(f"  {sentence}" for sentence in elsewhere.replacements_in(hint.fix)),
-        f"  source: {hint.source}",
+        *describe_sources(hint.source),
         "",
     )
     for paragraph in paragraphs:
         sys.stdout.write(terminal.wrapped(paragraph, width) + "\n")
+
+
+def describe_sources(source: str) -> Iterator[str]:
+    """Yield the line that names the sources of a hint: the first three, and how many more.
+
+    Left out are pages whose names mean nothing outside this repository (`seed:`). Yields nothing if
+    there is no other source.
+    """
+    sources = [text for text in source.split(", ") if not text.startswith(_SEED)]
+    if not sources:
+        return
+    shown = ", ".join(sources[:_MOST_SOURCES])
+    left_out = len(sources) - _MOST_SOURCES
+    yield f"  source: {shown} and {left_out} more" if left_out > 0 else f"  source: {shown}"
 
 
 def _complain(cause: str, next_step: str) -> None:

@@ -1,6 +1,7 @@
 """Builds planned images: from a plan and its lock to a validated image with a name."""
 
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ class Built:
     """Its layers and a digest of its settings: what recorded runs of this name are compared
     with."""
     result: BuildResult
+    measured_in: float
+    """Seconds of the validation, which follows the build."""
     verdict: Verdict
     withheld: str
     """Why it stays `NAME-candidate`; empty if it got its name."""
@@ -72,6 +75,10 @@ def build_all(
         try:
             built = build_image(engine, image, lock, options, progress)
         except UserError as error:
+            # Ctrl-C in a terminal also ends the programs that this process started, such as
+            # mmdebstrap: what they say then is no error of the build.
+            if engine.is_cancelled:
+                raise Cancelled from error
             progress.finish(name, error.problems[0].cause, ok=False)
             return error
         except OSError as error:
@@ -185,6 +192,7 @@ def build_image(
 
         # The verdict, by the claims for this machine; those that the image carries are for any.
         claims = image_claims(claim_context.on_host(attachment, tiers))
+        started = time.monotonic()
         try:
             evidence, verdict = validating.measure_and_judge(
                 engine,
@@ -200,6 +208,8 @@ def build_image(
             engine.untag(candidate)
             raise
 
+        measured_in = time.monotonic() - started
+
         # Reports are written whatever the verdict is: they say what stands between image and name.
         run_files.record_build(folder, str(image.name), engine, info, result, base, wheels, source)
         run_files.record_validation(folder, evidence, verdict)
@@ -213,6 +223,7 @@ def build_image(
         info=info,
         payload=evidence.host["payload"],
         result=result,
+        measured_in=measured_in,
         verdict=verdict,
         withheld=withheld,
     )
@@ -238,4 +249,6 @@ def sentence_about(built: Built) -> str:
     verdict = f"{built.verdict.overall} ({counts})"
     size = f"{built.info.size / 1e9:.2f} GB"
     state = f"stays {built.tag}-candidate: {built.withheld}" if built.withheld else "named"
-    return f"{verdict}, {size}, built in {built.result.seconds:.0f} s, {state}"
+    built_in, measured_in = built.result.seconds, built.measured_in
+    times = f"built in {built_in:.0f} s, measured in {measured_in:.0f} s"
+    return f"{verdict}, {size}, {times}, {state}"

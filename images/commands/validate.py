@@ -23,6 +23,7 @@ from images.context import labels as image_labels
 from images.engine import private_engine
 from images.errors import UserError, command, failed, wrong
 from images.hardware.inventory import GpuMode
+from images.validation.derived_image import Changes
 from images.validation.rows import read_evidence
 from validate import report
 from validate.checks import Judges
@@ -89,10 +90,7 @@ def validate(
     """
     _require_one_input(name, evidence)
     if evidence:
-        verdict = _judge_again(evidence, tier or ())
-        _show(verdict, everything=everything, as_json=as_json)
-        if verdict.claims_with(Status.UNPROVEN):
-            common.tell(_describe_day(read_evidence(evidence)))
+        verdict = _judge_and_show_again(evidence, tier or (), everything, as_json)
         raise typer.Exit(1 if verdict.claims_with(Status.FAIL) else 0)
     if tag and claim:
         cause = "an image gets its name by all of its claims, and --claim leaves most of them out"
@@ -142,13 +140,24 @@ def validate(
     run_files.record_validation(folder, measured.evidence, measured.verdict, recorded_changes)
     typer.echo(f"{folder}/evidence.json", err=True)
     if changes:
-        text = "\n  ".join(changes.lines())
-        typer.echo(f"{reference} stands on {named_image.name}: {text}", err=as_json)
+        _show_changes(f"{reference} stands on {named_image.name}", changes, as_json=as_json)
     _show(measured.verdict, reference=reference, everything=everything, as_json=as_json)
     if withheld:
         raise _withheld_error(reference, named_image.local_name, withheld, folder)
     failures = measured.verdict.claims_with(Status.FAIL)
     raise typer.Exit(1 if any(failure.claim.required for failure in failures) else 0)
+
+
+def _show_changes(subject: str, changes: Changes, *, as_json: bool) -> None:
+    """Print what an image on top of ours has changed. `subject`: which image, and on which."""
+    first_line, *other_lines = changes.lines()
+    lines = [f"{subject}: {first_line}", *(f"  {line}" for line in other_lines)]
+    if not as_json:
+        common.show(lines)
+        return
+    # The standard output has the JSON and nothing else.
+    for line in lines:
+        common.tell(line)
 
 
 def _withheld_error(reference: str, name: str, reason: str, folder: Path) -> UserError:
@@ -199,6 +208,17 @@ def _judge_again(file: Path, tiers: Sequence[Tier]) -> Verdict:
     judges = _judges_of(recorded)
     verdict = judge(recorded.claim_set, recorded, tiers or tuple(Tier), judges=judges)
     return explain(verdict)
+
+
+def _judge_and_show_again(
+    file: Path, tiers: Sequence[Tier], everything: bool, as_json: bool
+) -> Verdict:
+    """Judge recorded evidence again (`_judge_again`), print the verdict, and return it."""
+    verdict = _judge_again(file, tiers)
+    _show(verdict, everything=everything, as_json=as_json)
+    if verdict.claims_with(Status.UNPROVEN):
+        common.tell(_describe_day(read_evidence(file)))
+    return verdict
 
 
 def _describe_day(recorded: Evidence) -> str:

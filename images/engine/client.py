@@ -119,6 +119,11 @@ class Engine(AbstractContextManager["Engine"]):
         """
         self._work.cancel()
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Return whether `cancel` was called: what fails from then on was stopped."""
+        return self._work.cancelled.is_set()
+
     @contextmanager
     def hold_lock(self, work: str, on_wait: Callable[[], None]) -> Iterator[None]:
         """Keep this user's other processes on this machine from doing the same work on this engine.

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from images.engine.buildkit import BuildEvent, LogLine, StepFinished, StepProgress, StepStarted
 from images.engine.failures import CANCELLED, step_name
+from validate import terminal
 
 LOG_TAIL = 20
 """Lines shown of a step that failed."""
@@ -117,11 +118,17 @@ class Progress:
             self.say(job, f"{took:>9}  {name}")
 
     def say(self, name: str, text: str, style: str = "") -> None:
-        """Print a line about a build above the moving lines. `style` is one of rich."""
+        """Print a line about a build above the moving lines. `style` is one of rich.
+
+        It is wrapped at the terminal's width, and stays whole in a pipe.
+        """
+        width = self.console.width if self.console.is_terminal else None
+        # Wrapped before it is coloured: the codes of colours count as no characters.
+        line = Text(terminal.wrapped(f"{name}  {text}", width))
+        line.stylize("cyan", 0, len(name))
+        line.stylize(style, len(name))
         with self._lock:
-            self.console.print(
-                Text(f"{name}  ", style="cyan") + Text(text, style=style), soft_wrap=True
-            )
+            self.console.print(line, soft_wrap=True)
 
     def finish(self, name: str, summary: str, *, ok: bool = True) -> None:
         """Stop showing a build, and print a summary of it; in red unless `ok`."""

@@ -12,13 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from validate import hints, report
+from validate import elsewhere, hints
 from validate.doctor import hardware
 from validate.doctor.advice import GB, Advice, Gpu, Setting, advise
 from validate.doctor.hardware import Inspection
 from validate.terminal import wrapped
 
 _WIDEST = 120
+_TOPIC_WIDTH = 10
+"""The column of a fact's topic: `GPU`, `machine`."""
 _NAME_WIDTH, _VALUE_WIDTH = 21, 17
 """Columns have room for CUDA_VISIBLE_DEVICES and flash_attention_2."""
 
@@ -63,7 +65,8 @@ def text(inspection: Inspection, advice: Advice) -> Iterator[str]:
     width.
     """
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
-    yield from _write_facts(inspection)
+    for fact in _write_facts(inspection):
+        yield wrapped(fact, width, " " * _TOPIC_WIDTH)
 
     yield ""
     yield "Settings that follow:"
@@ -75,8 +78,13 @@ def text(inspection: Inspection, advice: Advice) -> Iterator[str]:
     for problem in problems:
         yield ""
         yield wrapped(problem, width, "  ")
+    # What serves without Docker is the same for several hints: it comes once, after them.
+    replacements: dict[str, None] = {}
     for hint in hints.find(inspection.troubles):
-        yield wrapped(report.advice(hint), width, "  ")
+        yield wrapped(f"hint: {hint.cause} {hint.fix}", width, "  ")
+        replacements.update(dict.fromkeys(elsewhere.replacements_in(hint.fix)))
+    for replacement in replacements:
+        yield wrapped(replacement, width, "  ")
 
 
 def _write_facts(inspection: Inspection) -> Iterator[str]:

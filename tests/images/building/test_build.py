@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -17,10 +17,11 @@ from images.config.paths import CHECKOUT
 from images.context.hosting import HostSettings
 from images.engine.failures import Cancelled
 from images.engine.progress import Progress
-from images.errors import UserError, problem_of
+from images.errors import UserError, failed, problem_of
 from images.locking import lock_file
 from tests.support.custom_bases import image
 from tests.support.sources import SOURCES
+from validate.judge import Verdict
 
 LOCK = lock_file.read(image(), CHECKOUT.locks)
 SECONDS = 20
@@ -82,6 +83,45 @@ class InterruptedPool(ThreadPoolExecutor):
     def submit(self, *arguments: Any, **options: Any) -> Future[Any]:
         super().submit(*arguments, **options)
         raise KeyboardInterrupt
+
+
+def test_what_a_stopped_program_says_is_no_error_of_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C also ended mmdebstrap, whose message had 4,000 characters of dpkg's arguments."""
+
+    def build_image(*_arguments: object) -> NoReturn:
+        raise failed(
+            "mmdebstrap bookworm", "failed: E: setup failed: dpkg --install " + "x " * 2000
+        )
+
+    finished: list[str] = []
+    monkeypatch.setattr(build, "build_image", build_image)
+    monkeypatch.setattr(Progress, "finish", lambda _self, name, *_, **__: finished.append(name))
+    stopped_engine: Any = SimpleNamespace(
+        is_cancelled=True,
+        cancel=lambda: None,
+        find=lambda _name: object(),
+        facts=SimpleNamespace(local=False),
+    )
+
+    with pytest.raises(Cancelled):
+        build.build_all(stopped_engine, [(image(), LOCK)], options(tmp_path), Progress())
+
+    assert not finished
+
+
+def test_the_time_of_a_build_and_of_its_validation_are_both_named() -> None:
+    built: Any = SimpleNamespace(
+        verdict=Verdict(image="cu126-torch27", digest="sha256:1", claims=()),
+        info=SimpleNamespace(size=6_400_000_000),
+        tag="cu126-torch27",
+        withheld="",
+        result=SimpleNamespace(seconds=214.6),
+        measured_in=251.2,
+    )
+
+    assert "6.40 GB, built in 215 s, measured in 251 s, named" in build.sentence_about(built)
 
 
 def test_an_interrupt_while_builds_are_started_ends_one_that_waits(

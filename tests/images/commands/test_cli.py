@@ -279,6 +279,8 @@ def test_another_error_that_an_interrupt_causes_is_an_interrupt(
 
     assert finished.returncode == status, finished.stderr
     assert message in in_one_line(finished.stderr)
+    # Said at once: stopping containers takes seconds.
+    assert ("stopping: " in finished.stderr) == (status == 130)
     assert "Traceback" not in finished.stderr
 
 

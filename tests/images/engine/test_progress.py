@@ -39,6 +39,18 @@ def test_what_is_said_for_good(event: BuildEvent, lines: list[str]) -> None:
     assert out.getvalue().splitlines() == [f"a  {line}" for line in lines]
 
 
+def test_on_a_terminal_lines_are_wrapped_between_words_and_indented() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=60, force_terminal=True, color_system=None)
+    text = "lacks flash-attn: its official wheel could not be fetched: give --wheelhouse FOLDER"
+
+    Progress(console).say("cu126-torch25", text, "yellow")
+
+    first, second = out.getvalue().splitlines()
+    assert first == "cu126-torch25  lacks flash-attn: its official wheel could"
+    assert second == "    not be fetched: give --wheelhouse FOLDER"
+
+
 def test_without_a_terminal_lines_are_plain() -> None:
     out = io.StringIO()
     with Progress(Console(file=out, width=40)) as progress:

@@ -18,6 +18,7 @@ from tests.support.sources import SOURCES, image
 from validate.doctor import hardware
 from validate.doctor import main as doctor
 from validate.doctor.advice import GB, Disk, Gpu, Hardware, Setting, Stack, advise, runs_on
+from validate.doctor.hardware import Inspection
 
 
 def settings_for(*gpus: Gpu, image_stack: Stack | None = None) -> dict[str, Setting]:
@@ -25,6 +26,31 @@ def settings_for(*gpus: Gpu, image_stack: Stack | None = None) -> dict[str, Sett
     advice = advise(machine(*gpus), image_stack or stack())
     assert all(setting.why and setting.source for setting in advice.settings)
     return {setting.name: setting for setting in advice.settings}
+
+
+def test_facts_fit_the_terminal_and_what_serves_without_docker_comes_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine has no GPU: two errors with two hints, both with `--gpus all`."""
+    monkeypatch.setenv("COLUMNS", "80")
+    packages = {f"package-{number}": "1.2.3" for number in range(8)}
+    inspection = Inspection(
+        hardware=machine(),
+        stack=replace(stack(), packages=packages),
+        troubles=(
+            "libcuda.so.1: cannot open shared object file: No such file or directory",
+            "RuntimeError: Found no NVIDIA driver on your system.",
+        ),
+    )
+
+    text = "\n".join(doctor.text(inspection, advise(inspection.hardware, inspection.stack)))
+
+    # Below the facts, an address may be longer than a line.
+    facts = text.partition("\n\n")[0].splitlines()
+    assert max(map(len, facts)) <= 80
+    unwrapped = " ".join(text.split())
+    assert unwrapped.count("hint: ") == 2
+    assert unwrapped.count("Without Docker, in place of `--gpus`") == 1
 
 
 # Settings.
