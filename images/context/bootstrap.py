@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import textwrap
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,8 @@ from images.locking.debian import DebianLock
 from images.planning.image import Base
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_LONGEST_REASON = 300
+"""How many characters of mmdebstrap's own reason an error quotes."""
 _CHUNK = 1 << 20
 """Bytes that are read from mmdebstrap at once."""
 
@@ -178,7 +181,9 @@ def _run_mmdebstrap(command: Sequence[str], suite: str, host: HostSettings) -> I
     if process.returncode != 0:
         # `classify` reads an error of BuildKit and a log. Here is only a log, mmdebstrap's.
         failure = classify("", messages)
-        cause = f"failed: {host.redact(failure.line or failure.cause)}"
+        # A line may name each package that was to be installed: 4,000 characters.
+        reason = textwrap.shorten(host.redact(failure.line or failure.cause), _LONGEST_REASON)
+        cause = f"failed: {reason}"
         then = (
             "if /tmp is full, free space there and build again; if packages can't be had, "
             f"{debian.how_to_remake()}"

@@ -702,13 +702,19 @@ def _usable_branches(machine: Machine) -> str:
     """
     rows = [row for _, row in _driver_rows(machine)]
     first = max(row.first for row in rows)
-    last = _last_branch(machine)
-    return f"a driver of branch {first} to {last}" if last else f"driver {first} or newer"
+    last_row = _row_of_last_branch(machine)
+    if last_row:
+        return f"a driver of branch {first} to {last_row.last}"
+    return f"driver {first} or newer"
 
 
-def _last_branch(machine: Machine) -> int | None:
-    """Return the last branch of drivers that runs all GPUs of a machine; None if there is none."""
-    return min((row.last for _, row in _driver_rows(machine) if row.last), default=None)
+def _row_of_last_branch(machine: Machine) -> DriverRow | None:
+    """Return the row of the GPU whose drivers end first, of those of a machine; None if none end.
+
+    The row's `last` is then the last branch of drivers that runs all GPUs of the machine.
+    """
+    ending = [row for _, row in _driver_rows(machine) if row.last]
+    return min(ending, key=lambda row: row.last or 0, default=None)
 
 
 def _choose_after(
@@ -848,9 +854,10 @@ def _driver_reason(image: ImageSummary, machine: Machine) -> str:
     runs it.
     """
     if not machine.driver:
-        last = _last_branch(machine)
-        if last:
-            return f"needs a driver from {image.min_driver} to branch {last}, the last for this GPU"
+        last_row = _row_of_last_branch(machine)
+        if last_row:
+            last = f"branch {last_row.last}, the last for {last_row.architecture}"
+            return f"needs a driver from {image.min_driver} to {last}"
         return f"needs driver {image.min_driver} or newer"
     if machine.has_driver(image.native_driver):
         return (

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from images.config.platforms import Platform
+from images.context import bootstrap
 from images.context.base_images import PINS_FILE, by_digest, name_of_made, other_base, pinned
+from images.context.hosting import HostSettings
 from images.errors import UserError
 from images.planning.image import Base
 from tests.support import sources
@@ -109,3 +111,15 @@ def test_a_base_that_the_matrix_does_not_name_is_said(
     labels = {"dev.truetag.base": reference, "dev.truetag.base-origin": origin}
 
     assert other_base(replace(IMAGE, base=base), labels) == other
+
+
+def test_an_error_of_mmdebstrap_does_not_list_all_packages() -> None:
+    line = "E: setup failed: dpkg --install " + "/var/cache/apt/archives/libc6.deb " * 100
+    program = ["sh", "-c", f"echo '{line}' >&2; exit 1"]
+
+    with pytest.raises(UserError) as error:
+        list(bootstrap._run_mmdebstrap(program, "bookworm", HostSettings()))
+
+    (problem,) = error.value.problems
+    assert problem.cause.startswith("failed: E: setup failed: dpkg --install")
+    assert len(problem.cause) < 400

@@ -302,7 +302,8 @@ def test_an_unknown_driver_of_a_gpu_with_a_last_branch_has_two_limits() -> None:
     best = best_of(REAL_SUMMARIES, machine)
 
     assert any(
-        reason.startswith("needs a driver from 525.60.13 to branch 580") for reason in best.reasons
+        reason == "needs a driver from 525.60.13 to branch 580, the last for Volta"
+        for reason in best.reasons
     )
 
 
