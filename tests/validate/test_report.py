@@ -87,6 +87,17 @@ def test_claims_that_do_not_hold_are_listed_first_and_last_and_others_are_counte
     ]
 
 
+def test_many_unproven_claims_do_not_bury_the_failed_ones_at_the_end() -> None:
+    """On a damaged image, nothing is run: 51 claims were listed above and below."""
+    unproven = [claim_verdict(Status.UNPROVEN, reason="nothing was run") for _ in range(51)]
+    failed = [claim_verdict(Status.FAIL, reason="broken") for _ in range(6)]
+
+    lines = report.lines(verdict_of(*unproven, *failed))
+
+    assert lines[-2] == f"unproven: {', '.join(['pins/torch'] * 5)} and 46 more"
+    assert lines[-1] == f"failed: {', '.join(['pins/torch'] * 6)}"
+
+
 def test_claims_that_hold_are_listed_on_request() -> None:
     lines = report.lines(OPEN_AND_HELD, everything=True)
 

@@ -252,3 +252,9 @@ def test_an_option_about_one_image_does_not_go_with_two_names(option: str) -> No
     assert finished.returncode == 2
     assert "--image and --attestation are for one image, and 2 are named" in finished.stderr
     assert "next: publish each image by a command of its own" in finished.stderr
+
+
+def test_without_a_matrix_only_the_option_says_which_tiers_must_have_passed() -> None:
+    assert releases.policy_of_published("", None).gate_is_assumed
+    assert not releases.policy_of_published("static,cpu", None).gate_is_assumed
+    assert not releases.policy_of_published("", SOURCES).gate_is_assumed
