@@ -265,6 +265,85 @@ def test_a_line_that_tells_no_way_gets_both() -> None:
     assert "cu130" in hint.fix
 
 
+OTHER_BUILD = re.compile(r"`(pip install [^`]*--index-url https://download\.pytorch\.org/[^`]*)`")
+"""A command in a fix that installs from an index of torch's builds."""
+
+
+def test_a_command_that_changes_the_build_replaces_what_is_installed() -> None:
+    """Else pip says "already satisfied": the number of the wrong build is the right one."""
+    commands = []
+    for row in ROWS:
+        commands += OTHER_BUILD.findall(row.fix)
+
+    assert commands
+    assert [command for command in commands if "--force-reinstall" not in command] == []
+
+
+PIP_LIST = "ERROR: Could not find a version that satisfies the requirement torch"
+NO_TORCH = "ERROR: No matching distribution found for torch"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "listed", "row"),
+    [
+        # Python 3.14 begins with 2.9, and 3.12 with 2.2.
+        ("==2.7.1+cu126", "2.9.0+cu126, 2.9.1+cu126", "pip-torch-only-newer"),
+        ("~=1.13.0", "2.2.0, 2.2.1, 2.2.2", "pip-torch-only-newer"),
+        ("vision==0.9.1", "0.17.0, 0.17.1", "pip-torch-only-newer"),
+        ("==2.10.0", "2.15.0", "pip-torch-only-newer"),
+        ("==2.1.2", "2.10.0, 2.11.0", "pip-torch-only-newer"),
+        ("==2.9.1", "2.7.0, 2.8.0", "pip-torch-not-listed"),
+        ("==2.10.0", "2.2.0, 2.9.1", "pip-torch-not-listed"),
+        ("==2.7.0+cu128", "2.7.0, 2.7.1", "pip-torch-not-listed"),
+        (">=2.15", "2.9.0, 2.14.1", "pip-torch-not-listed"),
+        ("==2.7.0", "none", "pip-no-torch"),
+    ],
+)
+def test_what_pip_lists_decides_whether_the_index_is_to_blame(
+    wanted: str, listed: str, row: str
+) -> None:
+    lines = f"{PIP_LIST}{wanted} (from versions: {listed})\n{NO_TORCH}{wanted}"
+
+    assert ids_of_hints(lines) == [row]
+
+
+LINK_LOCAL = "gpu07:2210:2210 [0] NCCL INFO Bootstrap : Using usb0:169.254.7.2<0>"
+REMOTE = "ncclRemoteError: A call failed possibly due to a network error"
+
+
+def test_the_interface_of_nccl_comes_first_and_blames_no_other_error() -> None:
+    assert ids_of_hints(f"{LINK_LOCAL}\n{REMOTE}") == ["nccl-wrong-interface", "nccl-remote"]
+    assert ids_of_hints(f"{LINK_LOCAL}\nCUDA out of memory") == ["cuda-out-of-memory"]
+    # Every container on Docker's own network has this address; on one host nothing is wrong.
+    assert ids_of_hints("a:1:1 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.2<0>") == []
+
+
+def test_a_dll_of_torch_that_does_not_start_is_tried_alone_first() -> None:
+    begin = "OSError: [WinError 1114] A dynamic link library (DLL) initialization routine failed."
+    end = r'Error loading "D:\v\Lib\site-packages\torch\lib\c10.dll" or one of its dependencies.'
+
+    for text in (f"{begin} {end}", f"{begin}\n{end}"):
+        (hint,) = hints.find([text])
+        assert hint.id == "windows-torch-init"
+        assert hint.fix.startswith('`python -c "import torch"` alone')
+
+
+def test_an_xformers_beside_a_cpu_build_of_torch_is_not_to_blame() -> None:
+    log = """WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:
+        PyTorch 2.8.0+cu126 with CUDA 1206 (you have 2.8.0+cpu)
+        Python  3.10.11 (you have 3.12.4)"""
+
+    assert ids_of_hints(log) == ["xformers-torch-cpu"]
+    assert ids_of_hints(log.replace("+cpu", "+cu128")) == ["xformers-extensions"]
+
+
+def test_out_of_memory_names_the_logits_of_the_loss() -> None:
+    (hint,) = hints.find(["torch.OutOfMemoryError: CUDA out of memory."])
+
+    assert "cross_entropy" in hint.cause
+    assert "fused or chunked loss" in hint.fix
+
+
 def test_no_module_is_installed_by_its_name() -> None:
     """A package of that name may be somebody else's (state-spaces/mamba#891)."""
     (hint,) = hints.find(["ModuleNotFoundError: No module named 'selective_scan_cuda'"])
