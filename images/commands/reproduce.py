@@ -47,6 +47,7 @@ from images.reproduction.recording import record_builds
 from images.site import records
 from images.validation.origin import with_one_base
 from images.wheels import prebuilt
+from validate import installation
 
 _DIGEST_SHOWN = slice(7, 19)
 """The first digits of `sha256:...`."""
@@ -151,18 +152,26 @@ def require_committed(workspace: Workspace) -> None:
 
     Nobody else could build the image again from a matrix, lock or template that is in no commit.
     """
-    inputs = [workspace.matrix.name, workspace.locks.name]
-    if workspace.root == paths.RESOURCES:
-        inputs += ["images", "templates", "validate"]
-    record = f":(exclude){workspace.locks.name}/{layer_record.FILE}"
-    changed = checkout.git(workspace.root, "status", "--porcelain", "--", *inputs, record)
-    if changed is None:
-        cause = f"{workspace.root} is in no git repository"
-        raise failed("--record", cause, "`git init` it, and commit matrix.yaml and locks/")
+    matrix, locks = workspace.matrix.name, workspace.locks.name
+    known = checkout.git(workspace.root, "ls-files", "--error-unmatch", "--", matrix, locks)
+    if known is None:
+        cause = f"git knows no {matrix} and {locks}/ in {workspace.root}"
+        raise failed("--record", cause, "commit both there (`git init` makes a repository)")
+    # The record itself may have grown by another image. A file that git ignores is in no commit.
+    record = f":(exclude){locks}/{layer_record.FILE}"
+    _require_unchanged(workspace.root, "--ignored", "--", matrix, locks, record)
+    # A checkout of truetag has the templates, and they may have been edited.
+    if installation.IS_CHECKOUT:
+        _require_unchanged(paths.RESOURCES, "--", "images", "templates", "validate")
+
+
+def _require_unchanged(root: Path, *arguments: str) -> None:
+    """Raise UserError if `git status ARGUMENTS` lists a file in the folder `root`."""
+    changed = checkout.git(root, "status", "--porcelain", *arguments)
     if changed:
         # Git prints a status of two letters and a space before each path.
         first_path = changed.splitlines()[0].split(maxsplit=1)[1]
-        cause = f"{first_path} was changed, and is in no commit"
+        cause = f"{root / first_path} was changed, and is in no commit"
         raise failed("--record", cause, "commit it, then record")
 
 

@@ -261,6 +261,7 @@ def _check_layers_pinned(matrix: Matrix) -> Iterator[Fault]:
     for pins in matrix.stacks.values():
         pinned.update(pins)
     for profile in matrix.profiles.values():
+        pinned.update(profile.optional)
         for pins in profile.stacks.values():
             pinned.update(pins)
     for layer, names in matrix.layers.items():

@@ -54,6 +54,7 @@ class BaseContext:
             origin=origins.get(label, ""),
             digest=labels.get(f"{LABELS}.base-digest", ""),
             python=labels.get(f"{LABELS}.base-python", ""),
+            has_apt=f"{LABELS}.base-without-apt" not in labels,
         )
 
 
@@ -75,6 +76,7 @@ def labels(
         "base-origin": base_context.origin,
         "base-digest": base_context.digest,
         "base-python": base_context.python,
+        "base-without-apt": "" if base_context.has_apt else "true",
         "recipe": recipe,
     }
     oci = {

@@ -199,13 +199,14 @@ def read_result(file: Path) -> tuple[BuildResult, Files]:
         rows_of_layers = data.pop("layers")
         rows = [LayerBuilt(**row) for row in rows_of_layers]
         listings = json.loads(gzip.decompress((file.parent / FILES).read_bytes()))
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        files = {}
+        for layer, entries in listings.items():
+            files[layer] = [entry_of(row) for row in entries]
+        return BuildResult(layers=rows, **data), files
+    # A file that was cut off, or has other fields than this version writes.
+    except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
         then = f"name a {RESULT} that `reproduce` wrote, with {FILES} beside it"
         raise failed(str(file), f"is no result of `reproduce`: {error}", then) from None
-    files = {}
-    for layer, entries in listings.items():
-        files[layer] = [entry_of(row) for row in entries]
-    return BuildResult(layers=rows, **data), files
 
 
 def entry_of(row: Sequence[Any]) -> LayerEntry:

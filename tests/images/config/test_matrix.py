@@ -81,6 +81,12 @@ def test_a_pin_must_be_spelled_canonically_and_be_in_a_layer(tmp_path: Path) -> 
     assert "no layer installs 'numpy'" in problems
 
 
+def test_a_package_of_a_layer_may_have_its_version_from_an_optional_one_of_a_profile(
+    tmp_path: Path,
+) -> None:
+    load_text(tmp_path, SOUND.replace("  light: [", "  light: [mamba-ssm, "))
+
+
 def test_the_toolkit_needs_a_layer_above_it_and_one_below(tmp_path: Path) -> None:
     layers = SOUND.partition("layers:\n")[2].partition("\n\n")[0]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from images.config.paths import CHECKOUT
-from images.context import origin
+from images.context import labels, origin
 from images.context.labels import BaseContext
 from images.locking import debian, layer_record, lock_file
 from images.locking.layer_record import RecordedLayer
@@ -143,6 +143,15 @@ def test_the_labels_of_an_image_on_a_custom_base_name_the_recipe_of_its_build() 
     assert of_build.recipe == of_labels.recipe
     without_python = origin_of_labels(base="mine", base_origin="custom", base_digest="sha256:1")
     assert of_build.recipe != without_python.recipe
+
+
+def test_the_labels_of_an_image_on_a_base_without_apt_name_the_recipe_of_its_build() -> None:
+    base = BaseContext(
+        reference="mine", origin="custom", digest="sha256:1", python="/opt/python", has_apt=False
+    )
+    image_labels = labels.labels(IMAGE, base, missing={})
+
+    assert BaseContext.from_labels(image_labels) == base
 
 
 def test_a_build_on_a_custom_base_has_the_recipe_of_that_base() -> None:

@@ -1,5 +1,6 @@
 """Two builds are compared: which layers differ, in which files, and what is recorded of them."""
 
+import gzip
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from images.reproduction import builds, cold_builds, comparison, recording
 from images.reproduction.builds import BuildResult, LayerBuilt
 from images.site import records
 from tests.support.checkout import ROOT
+from validate import installation
 
 FILE = LayerEntry("etc/x", "file", 0o644, (0, 0), 1704067200, "", "3 one")
 
@@ -106,9 +108,29 @@ def test_what_another_engine_gave_is_read_back(tmp_path: Path) -> None:
     assert files == {"torch": [FILE]}
 
 
-def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no result of `reproduce`"):
         builds.read_result(tmp_path / "none" / builds.RESULT)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        (builds.RESULT, b'"a text"'),
+        (builds.RESULT, b"[]"),
+        (builds.RESULT, b'{"layers": []}'),
+        (builds.RESULT, b'{"layers": [{"colour": "red"}]}'),
+        (builds.FILES, gzip.compress(b"{}" * 99)[:20]),
+        (builds.FILES, gzip.compress(b'{"torch": [["too", "short"]]}')),
+        (builds.FILES, gzip.compress(b"[]")),
+    ],
+)
+def test_a_damaged_result_is_refused(tmp_path: Path, file: str, content: bytes) -> None:
+    builds.write_result(tmp_path, result_on(), {"torch": [FILE]})
+    (tmp_path / file).write_bytes(content)
+
+    with pytest.raises(UserError, match="is no result of `reproduce`"):
+        builds.read_result(tmp_path / builds.RESULT)
 
 
 def test_layers_are_compared_by_their_steps() -> None:
@@ -188,6 +210,12 @@ def test_the_layers_of_a_recorded_run_are_a_build_of_another_machine() -> None:
     assert diff_ids == line.payload, "with one layer of the base"
 
 
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let truetag be installed: a checkout that is being edited has changed templates."""
+    monkeypatch.setattr(installation, "IS_CHECKOUT", False)
+
+
 def committed_workspace(folder: Path) -> Workspace:
     """Return a workspace whose matrix and lock are committed, with an `out/` that is not."""
     for file in ("matrix.yaml", "locks/x/torch.txt", "out/x/build.json"):
@@ -204,6 +232,7 @@ def committed_workspace(folder: Path) -> Workspace:
     return Workspace(folder / "matrix.yaml")
 
 
+@pytest.mark.usefixtures("installed")
 def test_results_and_an_earlier_record_need_not_be_committed(tmp_path: Path) -> None:
     workspace = committed_workspace(tmp_path)
     (workspace.locks / layer_record.FILE).write_text("{}")
@@ -211,7 +240,19 @@ def test_results_and_an_earlier_record_need_not_be_committed(tmp_path: Path) -> 
     reproduce.require_committed(workspace)
 
 
+@pytest.mark.usefixtures("installed")
+def test_a_lock_that_git_ignores_is_in_no_commit(tmp_path: Path) -> None:
+    workspace = committed_workspace(tmp_path)
+    (tmp_path / ".git" / "info" / "exclude").write_text("locks/y/\n")
+    (workspace.locks / "y").mkdir()
+    (workspace.locks / "y" / "torch.txt").write_text("ignored")
+
+    with pytest.raises(UserError, match="locks/y was changed, and is in no commit"):
+        reproduce.require_committed(workspace)
+
+
 @pytest.mark.parametrize("file", ["matrix.yaml", "locks/x/torch.txt", "locks/x/new.txt"])
+@pytest.mark.usefixtures("installed")
 def test_nothing_is_recorded_of_a_matrix_or_lock_in_no_commit(tmp_path: Path, file: str) -> None:
     workspace = committed_workspace(tmp_path)
     (tmp_path / file).write_text("edited")
@@ -221,7 +262,7 @@ def test_nothing_is_recorded_of_a_matrix_or_lock_in_no_commit(tmp_path: Path, fi
 
 
 def test_nothing_is_recorded_outside_of_git(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is in no git repository"):
+    with pytest.raises(UserError, match=r"git knows no matrix\.yaml and locks/"):
         reproduce.require_committed(Workspace(tmp_path / "matrix.yaml"))
 
 
