@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import textwrap
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -181,8 +180,12 @@ def _run_mmdebstrap(command: Sequence[str], suite: str, host: HostSettings) -> I
     if process.returncode != 0:
         # `classify` reads an error of BuildKit and a log. Here is only a log, mmdebstrap's.
         failure = classify("", messages)
-        # A line may name each package that was to be installed: 4,000 characters.
-        reason = textwrap.shorten(host.redact(failure.line or failure.cause), _LONGEST_REASON)
+        # A line may name each package that was to be installed: 4,000 characters. The command is at its
+        # beginning, and what went wrong may be at its end.
+        reason = host.redact(failure.line or failure.cause)
+        if len(reason) > _LONGEST_REASON:
+            half = _LONGEST_REASON // 2
+            reason = f"{reason[:half]} ... {reason[-half:]}"
         cause = f"failed: {reason}"
         then = (
             "if /tmp is full, free space there and build again; if packages can't be had, "

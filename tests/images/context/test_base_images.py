@@ -115,6 +115,7 @@ def test_a_base_that_the_matrix_does_not_name_is_said(
 
 def test_an_error_of_mmdebstrap_does_not_list_all_packages() -> None:
     line = "E: setup failed: dpkg --install " + "/var/cache/apt/archives/libc6.deb " * 100
+    line += "failed: No space left on device"
     program = ["sh", "-c", f"echo '{line}' >&2; exit 1"]
 
     with pytest.raises(UserError) as error:
@@ -122,4 +123,5 @@ def test_an_error_of_mmdebstrap_does_not_list_all_packages() -> None:
 
     (problem,) = error.value.problems
     assert problem.cause.startswith("failed: E: setup failed: dpkg --install")
+    assert problem.cause.endswith("failed: No space left on device")
     assert len(problem.cause) < 400
