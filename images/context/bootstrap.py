@@ -180,8 +180,8 @@ def _run_mmdebstrap(command: Sequence[str], suite: str, host: HostSettings) -> I
     if process.returncode != 0:
         # `classify` reads an error of BuildKit and a log. Here is only a log, mmdebstrap's.
         failure = classify("", messages)
-        # A line may name each package that was to be installed: 4,000 characters. The command is at its
-        # beginning, and what went wrong may be at its end.
+        # A line may name each package that was to be installed: 4,000 characters. The command is
+        # at its beginning, and what went wrong may be at its end.
         reason = host.redact(failure.line or failure.cause)
         if len(reason) > _LONGEST_REASON:
             half = _LONGEST_REASON // 2
