@@ -56,6 +56,11 @@ def judged(kind: ImageKind, **measured: Any) -> Finding:
             id="a-program-in-our-folder",
         ),
         pytest.param(
+            {"programs": [{**PYTHON_OF_CONDA, "hides": "/opt/venv/bin//python3"}]},
+            "/opt/conda/bin/python3 is found before /opt/venv/bin//python3",
+            id="our-python-in-a-folder-with-a-slash",
+        ),
+        pytest.param(
             {"programs": [{**CMAKE_OF_A_WHEEL, "owner": ""}]},
             "/opt/venv/bin/cmake is found before",
             id="a-program-of-nobody-in-our-folder",
@@ -171,7 +176,8 @@ def write_environment(folder: Path, python: Path) -> None:
     command.chmod(0o755)
 
 
-def test_the_python_of_another_environment_hides_the_images(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_the_python_of_another_environment_hides_the_images(tmp_path: Path, slash: str) -> None:
     """conda's, or a venv's, in front: both are links to the same interpreter."""
     python = Path(write_program(tmp_path / "usr/python3"))
     conda, image = tmp_path / "conda", tmp_path / "venv"
@@ -179,12 +185,14 @@ def test_the_python_of_another_environment_hides_the_images(tmp_path: Path) -> N
         write_environment(environment, python)
     start = replace(NO_ENVIRONMENT, prefix="/elsewhere", path=(f"{conda}/lib/python3.11",))
 
-    hidden = lookup.find_hidden_programs([f"{conda}/bin", f"{image}/bin"], Owners({}, {}), start)
+    folders = [f"{conda}/bin{slash}", f"{image}/bin{slash}"]
+    hidden = lookup.find_hidden_programs(folders, Owners({}, {}), start)
 
     assert [Path(row["hides"]).name for row in hidden] == ["accelerate", "python3"]
 
 
-def test_an_environment_of_additions_hides_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_an_environment_of_additions_hides_nothing(tmp_path: Path, slash: str) -> None:
     """It takes in the image's packages, and has copies of their commands for its own Python."""
     python = Path(write_program(tmp_path / "usr/python3"))
     additions, image = tmp_path / "additions", tmp_path / "venv"
@@ -194,7 +202,7 @@ def test_an_environment_of_additions_hides_nothing(tmp_path: Path) -> None:
     start = replace(NO_ENVIRONMENT, prefix=str(additions), path=folders)
 
     hidden = lookup.find_hidden_programs(
-        [f"{additions}/bin", f"{image}/bin"], Owners({}, {}), start
+        [f"{additions}/bin{slash}", f"{image}/bin{slash}"], Owners({}, {}), start
     )
 
     assert hidden == []

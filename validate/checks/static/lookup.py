@@ -145,8 +145,8 @@ def read_owners(distributions: Sequence[Distribution]) -> Owners:
 
 
 def folder_of(path: str) -> str:
-    """Return the folder in which a file lies."""
-    return path.rpartition("/")[0]
+    """Return the folder in which a file lies, without a slash at its end."""
+    return str(Path(path).parent)
 
 
 def folders_before_standard(user: UserEnvironment) -> list[str]:
@@ -181,7 +181,8 @@ def list_programs(folders: Sequence[str]) -> Iterator[str]:
         if not folder.startswith("/"):
             continue
         for name in list_folder(folder):
-            path = f"{folder}/{name}"
+            # Path leaves out the second slash of `/own/bin//python`, where PATH has `/own/bin/`.
+            path = str(Path(folder, name))
             if os.access(path, os.X_OK) and os.path.isfile(path):  # noqa: PTH113
                 yield path
 
