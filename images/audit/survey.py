@@ -30,6 +30,8 @@ _DEBIANS = "/usr/lib/python3/dist-packages"
 """The folder of Debian's own Python packages."""
 _LONGEST_VALUE = 80
 """How many characters of a variable's value are recorded."""
+_CUDNN_OR_CUBLAS = re.compile(r"nvidia-(cudnn|cublas)(-cu\d+)?")
+"""The canonical names of NVIDIA's packages of these libraries."""
 
 Survey = Mapping[str, Any]
 """What the survey prints: `environments`, `toolkits`, `device_code` and `driver_files`. A caller
@@ -195,25 +197,29 @@ def fix_of_requirements(evidence: Evidence) -> str:
     For example, torchvision 0.21 requires torch 2.6, and torch 2.8 is installed: uv shall install
     `torchvision>=0.21`, and may change all but torch of what is involved. So it finds a newer
     torchvision. No distribution that requires something is downgraded. A cuDNN that is newer than
-    torch asks for stays, with the reason. `evidence`: as for `find_unmet_requirements`.
+    torch asks for stays, with the reason: uv is told to accept it. `evidence`: as for
+    `find_unmet_requirements`.
     """
     installed_versions = _installed_versions(evidence)
     requirements = []
     movable = set()
-    kept_libraries = []
+    newer_libraries = []
     for distribution, requirement, _complaint in _unmet_requirements(evidence):
         if _is_newer_library(requirement, installed_versions):
-            kept_libraries.append(requirement.name)
+            newer_libraries.append(canonical(requirement.name))
             continue
         # A local version (+cu126) can't stand in such a requirement.
         version = str(distribution["version"]).partition("+")[0]
         requirements.append(f"{distribution['name']}>={version}")
         movable |= {canonical(distribution["name"]), canonical(requirement.name)}
     movable.discard("torch")
+    # Several distributions may ask for the same library. One that needs a still newer release of it
+    # has made it movable.
+    kept_libraries = [name for name in dict.fromkeys(newer_libraries) if name not in movable]
 
     fixes = []
     if requirements:
-        fixes.append(_command_for_uv(requirements, movable, installed_versions))
+        fixes.append(_command_for_uv(requirements, movable, installed_versions, kept_libraries))
     if kept_libraries:
         fixes.append(
             f"leave {' and '.join(kept_libraries)} unchanged: a newer minor release takes the "
@@ -231,21 +237,32 @@ def _is_newer_library(requirement: Requirement, installed_versions: Mapping[str,
     fails in plain products of matrices (pytorch/pytorch#174949).
     """
     name = canonical(requirement.name)
-    if not name.startswith(("nvidia-cudnn", "nvidia-cublas")) or name not in installed_versions:
+    if not _CUDNN_OR_CUBLAS.fullmatch(name) or name not in installed_versions:
         return False
     installed = Version(installed_versions[name])
-    asked = [Version(part.version) for part in requirement.specifier if part.operator == "=="]
-    return any(version.major == installed.major and version < installed for version in asked)
+    for part in requirement.specifier:
+        if part.operator != "==":
+            continue
+        # `==13.1.*` asks for any release of 13.1.
+        asked = Version(part.version.removesuffix(".*"))
+        if asked.major == installed.major and asked < installed:
+            return True
+    return False
 
 
 def _command_for_uv(
-    requirements: Sequence[str], movable: Collection[str], installed_versions: Mapping[str, str]
+    requirements: Sequence[str],
+    movable: Collection[str],
+    installed_versions: Mapping[str, str],
+    overrides: Collection[str],
 ) -> str:
     """Return the commands with which uv installs releases that meet requirements, in words.
 
     requirements: what shall be installed, such as `torchvision>=0.21`.
     movable: canonical names of the packages that may change. All others are kept as they are.
     installed_versions: canonical name -> version.
+    overrides: canonical names of packages that are kept although another one that is kept requires
+        another release of them. uv finds no solution without being told to accept them.
     """
     quoted = " ".join(f"'{requirement}'" for requirement in dict.fromkeys(requirements))
     names = "|".join(sorted(set(movable) & installed_versions.keys()))
@@ -257,11 +274,17 @@ def _command_for_uv(
     backend = f" --torch-backend={cuda}" if re.fullmatch(r"cu\d+", cuda) else ""
     holds_torch = torch and "torch" not in movable
     kept = f"torch {torch} and all others" if holds_torch else "all others"
+    write_overrides = ""
+    override = ""
+    if overrides:
+        pattern = f"^({'|'.join(sorted(overrides))})=="
+        write_overrides = f"`uv pip freeze | grep -iE '{pattern}' > override.txt`, "
+        override = " --override override.txt"
     return (
-        f"`uv pip freeze | grep =={leave_out} > keep.txt`, then "
-        f"`uv pip install{backend} --constraint keep.txt {quoted}` in this environment keeps "
-        f"{kept} as they are. If uv finds no solution, no release from these on goes with them: "
-        "take lines out of keep.txt that may change, or install an older release"
+        f"`uv pip freeze | grep =={leave_out} > keep.txt`, {write_overrides}then "
+        f"`uv pip install{backend} --constraint keep.txt{override} {quoted}` in this "
+        f"environment keeps {kept} as they are. If uv finds no solution, no release from these on "
+        "goes with them: take lines out of keep.txt that may change, or install an older release"
     )
 
 
@@ -587,7 +610,13 @@ def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence
         # torch stays, unless it is the package that is too old.
         if requirement.name != "torch" or not requirement.specifier.contains(versions["torch"]):
             movable.add(requirement.name)
-    return _with_fix_if_failed(finding, _command_for_uv(requirements, movable, versions))
+    # This evidence does not say which cuDNN and cuBLAS torch requires. If torch stays, it keeps
+    # those that are installed, which may be newer.
+    overrides = set()
+    if "torch" not in movable:
+        overrides = {name for name in versions if _CUDNN_OR_CUBLAS.fullmatch(name)} - movable
+    fix = _command_for_uv(requirements, movable, versions, overrides)
+    return _with_fix_if_failed(finding, fix)
 
 
 def _with_fix_if_failed(finding: Finding, fix: str) -> Finding:

@@ -419,6 +419,22 @@ def test_releases_that_are_known_to_fail_together_are_a_fault(peft: str, is_faul
     assert (fix in finding.reason) is is_fault
 
 
+def test_the_fix_of_releases_that_fail_together_tells_uv_to_accept_the_installed_cudnn() -> None:
+    """torch stays, and may require an older one: then uv finds no solution."""
+    surveyed = environment(
+        distribution("peft", "0.17.1"),
+        distribution("transformers", "5.0.0"),
+        distribution("torch", "2.8.0"),
+        distribution("nvidia-cudnn-cu12", "9.15.1.9"),
+    )
+    evidence = survey.environment_evidence(surveyed, [])["conflicts"]
+
+    finding = survey.judge_conflicts("conflicts", expected.conflicts_claim(FACTS).expect, evidence)
+
+    assert "grep -iE '^(nvidia-cudnn-cu12)==' > override.txt`, then" in finding.reason
+    assert "--constraint keep.txt --override override.txt 'peft>=0.18'" in finding.reason
+
+
 @pytest.mark.parametrize("conflict", FACTS.conflicts, ids=str)
 def test_each_conflict_ends_with_a_newer_release_of_one_package(conflict: Conflict) -> None:
     versions = dict.fromkeys(conflict.packages, "1000")

@@ -174,6 +174,10 @@ def test_the_fix_of_a_requirement_keeps_torch_and_all_that_nobody_complains_abou
         ("nvidia-cudnn-cu12==9.10.2.21", "9.8.0.87", False),
         ("nvidia-cublas-cu12==12.8.4.1", "12.9.1.4", True),
         ("nvidia-cublas==13.0.2.14", "13.1.0.3", True),
+        ("nvidia-cublas==13.0.*", "13.1.0.3", True),
+        ("nvidia-cublas==13.*", "12.9.1.4", False),
+        # cuDNN's frontend is another package.
+        ("nvidia-cudnn-frontend==1.14.0", "1.15.0", False),
         ("nvidia-cublas-cu12==12.8.4.1", "12.6.4.1", False),
         ("nvidia-cusparselt-cu12==0.7.1", "0.8.0", False),
     ],
@@ -189,6 +193,33 @@ def test_the_fix_of_a_requirement_undoes_no_newer_library_that_mends_a_fault(
 
     assert (f"Fix: leave {name} unchanged" in reason) is stays
     assert ("uv pip install" in reason) is not stays
+
+
+def test_the_fix_of_a_requirement_tells_uv_to_accept_the_newer_library_that_stays() -> None:
+    """uv found no solution: keep.txt held cuDNN 9.15, and a torch that requires cuDNN 9.10."""
+    surveyed = environment(
+        distribution("torch", "2.8.0", "nvidia-cudnn-cu12==9.10.2.21"),
+        distribution("torchvision", "0.21.0", "torch==2.6.0"),
+        distribution("nvidia-cudnn-cu12", "9.15.1.9"),
+    )
+
+    reason = faults_of_environment(surveyed)["requirements"]
+
+    assert "`uv pip freeze | grep -iE '^(nvidia-cudnn-cu12)==' > override.txt`, then" in reason
+    assert "--constraint keep.txt --override override.txt 'torchvision>=0.21.0'`" in reason
+
+
+def test_the_fix_of_a_requirement_keeps_no_library_that_another_needs_newer() -> None:
+    surveyed = environment(
+        distribution("torch", "2.8.0", "nvidia-cudnn-cu12==9.10.2.21"),
+        distribution("a", "1", "nvidia-cudnn-cu12>=9.16"),
+        distribution("nvidia-cudnn-cu12", "9.15.1.9"),
+    )
+
+    reason = faults_of_environment(surveyed)["requirements"]
+
+    assert "override" not in reason
+    assert "unchanged" not in reason
 
 
 def test_the_fix_of_what_is_only_missing_holds_all_that_is_installed() -> None:
