@@ -137,6 +137,7 @@ def find_inconsistencies(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
         *_check_without(matrix),
         *_check_aliases(matrix),
         *_check_tracked(matrix),
+        *_check_conditions(matrix),
         *_check_nightly_ranges(matrix),
         *_check_nightly_names(matrix),
         *_check_profiles(matrix),
@@ -330,7 +331,7 @@ def _check_tracked(matrix: Matrix) -> Iterator[Fault]:
     """Yield a fault for each name or glob under `nightly.track` that matches no image.
 
     A typo there would silently leave an image out of nightly runs. Conditions such as `torch>=2.8`
-    may match none.
+    may match none; `_check_conditions` looks at their values.
     """
     image_names = _image_names(matrix)
     for index, text in enumerate(matrix.nightly.track):
@@ -340,6 +341,35 @@ def _check_tracked(matrix: Matrix) -> Iterator[Fault]:
             # The same words as on the command line.
             problem = selectors.unmatched(text, image_names).problems[0]
             yield Fault(("nightly", "track", index), f"{text} {problem.cause}", problem.then)
+
+
+def _check_conditions(matrix: Matrix) -> Iterator[Fault]:
+    """Yield a fault for each condition on a platform or profile that does not exist.
+
+    Conditions stand under `exclude` and `nightly.track`. With a typo in its value, an exclusion
+    would silently exclude nothing.
+    """
+    # Key of a condition -> all values that it can have.
+    names: dict[str, list[str]] = {
+        "platform": [],
+        "profile": [selectors.NO_PROFILE, *matrix.profiles],
+    }
+    for platform in Platform:
+        names["platform"] += selectors.names_of_platform(platform)
+
+    # The place in the file of each selector, and its text.
+    texts: list[tuple[yamlfile.Path, str]] = []
+    for index, exclusion in enumerate(matrix.exclude):
+        texts.append((("exclude", index, "select"), exclusion.select))
+    for index, text in enumerate(matrix.nightly.track):
+        texts.append((("nightly", "track", index), text))
+
+    for path, text in texts:
+        selector = selectors.parse(text)
+        if selector.key in names and selector.value not in names[selector.key]:
+            cause = f"{text}: there is no {selector.key} {selector.value!r}"
+            then = f"{selector.key} is one of: {', '.join(names[selector.key])}"
+            yield Fault(path, cause, then)
 
 
 def _image_names(matrix: Matrix) -> list[str]:

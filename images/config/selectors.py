@@ -9,11 +9,14 @@ from typing import Any
 
 from images.config.facts import within
 from images.config.names import Arch, ImageName, Minor
+from images.config.platforms import Platform
 from images.errors import UserError, command, wrong
 
 _VERSIONED = ("torch", "cuda", "wheel", "python")
 """Keys whose values are versions, and can be compared with < and >."""
 _OTHER_KEYS = ("arch", "profile", "platform")
+NO_PROFILE = "none"
+"""The value of `profile` for the images without one."""
 _CONDITION = re.compile(r"(?P<key>[a-z]+)(?P<op>>=|<=|!=|==|=|>|<)(?P<value>.*)")
 
 
@@ -76,18 +79,23 @@ def values_of(key: str, image: Any) -> list[str]:
         version = image.versions[key]
         return [] if version is None else [str(version)]
     if key == "profile":
-        return [image.profile or "none"]
+        return [image.profile or NO_PROFILE]
     if key == "platform":
-        platform = image.image_name.platform
-        return [platform.architecture, str(platform)]
+        return names_of_platform(image.image_name.platform)
     return [str(arch) for arch in image.archs]
+
+
+def names_of_platform(platform: Platform) -> list[str]:
+    """Return the values of `platform` that mean a platform: `arm64` and `linux/arm64`, say."""
+    return [platform.architecture, str(platform)]
 
 
 def parse(text: str) -> Selector:
     """Read a selector of images: a name, a glob (`cu126-*`) or a condition (`torch>=2.8`).
 
     A name or a glob becomes a selector without a key. Raises UserError, with examples, for any
-    other text.
+    other text. Whether there is such a profile or platform is not looked at: `plan.select` does so
+    for the command line, and `matrix.load` for matrix.yaml.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:

@@ -72,6 +72,19 @@ def test_each_mistake_is_named(tmp_path: Path, before: str, after: str, cause: s
     assert all(problem.startswith("matrix.yaml") for problem in problems)
 
 
+def test_a_condition_on_no_platform_is_named_at_its_line(tmp_path: Path) -> None:
+    text = SOUND.replace("select: cu118-*", "select: platform=arm46")
+
+    problems = problems_of(tmp_path, text)
+
+    require_problem(problems, text, "platform=arm46", "there is no platform 'arm46'")
+
+
+@pytest.mark.parametrize("condition", ["platform=arm64", "platform!=linux/amd64", "profile=none"])
+def test_a_condition_may_match_no_image(tmp_path: Path, condition: str) -> None:
+    load_text(tmp_path, SOUND.replace("  track: [", f"  track: [{condition}, "))
+
+
 def test_a_pin_must_be_spelled_canonically_and_be_in_a_layer(tmp_path: Path) -> None:
     text = SOUND.replace("common: {", "common: {Flash_Attn: 1.0, numpy: 2.0.0, ")
 
