@@ -74,7 +74,7 @@ def audit(
         machine = chooser.machine_from_options(models, archs, driver)
 
     options = Options(facts=matrix_files.load_facts(), machine=machine, run=run, say=common.tell)
-    folder = Path(reference).expanduser()
+    folder = _path_of(reference)
     if folder.is_dir():
         evidence = measure.audit_folder(folder, options)
     else:
@@ -104,7 +104,7 @@ def _require_auditable(reference: str) -> None:
         raise wrong(reference, "is a list of packages, no image and no environment", then)
     # No name of an image begins so.
     is_path = reference.startswith(("/", "./", "../", "~"))
-    if is_path and not Path(reference).expanduser().exists():
+    if is_path and not _path_of(reference).exists():
         raise wrong(reference, "there is no such folder", "check the path")
     if Path(reference).is_file():
         then = (
@@ -112,6 +112,18 @@ def _require_auditable(reference: str) -> None:
             "reads the archive of `docker save`, and prints the image's name"
         )
         raise wrong(reference, "is a file, no image and no environment", then)
+
+
+def _path_of(reference: str) -> Path:
+    """Return the path that a person wrote, with `~` as the home folder.
+
+    A `~NAME` of a user whom this machine does not have stays as it is.
+    """
+    path = Path(reference)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
 
 
 def _audit_image(reference: str, engine: str | None, options: Options) -> Evidence:
