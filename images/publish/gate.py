@@ -100,6 +100,9 @@ class ReleasePolicy:
     ) -> tuple[str, ...]:
         """Return the reasons why an image must not be published; empty if it may.
 
+        If the matrix does not make the image, they are this and what failed by its runs' own
+        claims.
+
         labels: the image's.
         runs: what its validation runs measured.
         tiers: the groups of tests that must have passed.
@@ -110,7 +113,9 @@ class ReleasePolicy:
         try:
             verdicts = [self.judge_run(labels, run) for run in runs]
         except UserError as error:
-            return (error.problems[0].cause,)
+            # There are no claims of today. What failed by those of its own day is broken even so.
+            failures = find_failures([judge(run.claim_set, run) for run in runs])
+            return (error.problems[0].cause, *map(describe, failures))
         return find_refusals(verdicts, tiers, origin_exception=exception)
 
     def require_open(

@@ -128,18 +128,21 @@ def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
     today. Where there is no matrix.yaml, they are judged by the claims that are attached with them.
     Anybody could have attached those: without the publisher's public key (`key` is empty), the
     result is then UNPROVEN instead of PASS. It is UNPROVEN, too, if the matrix.yaml here does not
-    make this image, or if nothing says which tiers must have passed and not all of them did.
+    make this image, or if nothing says which tiers must have passed and not all of them did. An
+    image whose runs failed by their own claims is FAIL in every case.
     """
     subject = f"gate {','.join(policy.gate)}"
     try:
         # In this order: `evidence` raises UserError for a test result that cannot be read.
         evidence = image.evidence
         exception = image.origin_exception
+        # What failed by the claims of its own day is broken, whatever another matrix asks for.
+        failures = find_failures([judge(run.claim_set, run) for run in evidence])
+        # The claims of today raise UserError where a lock, say, can't be read.
+        is_of_other_matrix = not failures and not policy.makes(image.labels, evidence)
     except UserError as error:
         return Check.of(subject, [error.problems[0].cause])
-    # What failed by the claims of its own day is broken, whatever another matrix asks for.
-    failures = find_failures([judge(run.claim_set, run) for run in evidence])
-    if not policy.makes(image.labels, evidence) and not failures:
+    if is_of_other_matrix:
         reason = f"matrix.yaml makes no image with the labels of this one: {ITS_MATRIX}"
         return Check(subject=subject, status=Status.UNPROVEN, reason=reason)
     refusals = policy.refusals(image.labels, evidence, policy.gate, origin_exception=exception)

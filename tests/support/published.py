@@ -125,8 +125,9 @@ def published(
     own_name = ImageName.parse(name)
     origin = provenance.make_predicate(build, name=own_name, revision=revision, created=created)
     run = validated(image.image_id, date, claims, name)
+    own_claims = ClaimSet(image=name, claims=tuple(claims))
     own_statements = [
-        statement_about(image, TEST_RESULT, result_of([run])),
+        statement_about(image, TEST_RESULT, result_of([run], own_claims)),
         statement_about(image, CYCLONEDX, bom),
         statement_about(image, PROVENANCE, origin),
     ]

@@ -4,14 +4,14 @@ cosign is a fake: the signature of a key is its name (`pretend_cosign`).
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from images.errors import UserError
+from images.errors import UserError, wrong
 from images.publish import attachments, statements
 from images.publish import verify as verification
 from images.publish.attachments import PublishedImage
@@ -42,7 +42,8 @@ from tests.support.published import (
     result_of,
     validated,
 )
-from validate.claims import ORIGIN_PROBE, Tier
+from validate.claims import ORIGIN_PROBE, ClaimSet, Tier
+from validate.evidence import Evidence
 from validate.judging import Status
 
 KEY, OTHER_KEY = "cosign.key", "other.key"
@@ -307,6 +308,19 @@ def test_an_image_that_is_known_to_be_broken_fails_whatever_the_matrix(
     check = check_of("gate", target, "one", replace(POLICY, **change))
 
     assert check.status is Status.FAIL
+    assert "pins/pip (static) is FAIL" in check.reason
+
+
+def test_claims_of_today_that_cannot_be_made_fail_the_gate_alone(target: Registry) -> None:
+    def raise_error(_labels: Mapping[str, str], _run: Evidence) -> ClaimSet:
+        raise wrong("locks/one", "the lock can't be read")
+
+    image_with_signed_tags(target, "one", NAME)
+
+    check = check_of("gate", target, NAME, replace(POLICY, claims_of=raise_error))
+
+    assert check.status is Status.FAIL
+    assert check.reason == "the lock can't be read"
 
 
 # --- tags that a promotion moves ------------------------------------------------------------------
