@@ -207,7 +207,6 @@ def build_image(
             # Nobody has judged this image, so not even the candidate's tag stays.
             engine.untag(candidate)
             raise
-
         measured_in = time.monotonic() - started
 
         # Reports are written whatever the verdict is: they say what stands between image and name.

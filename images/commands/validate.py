@@ -189,14 +189,13 @@ def _require_one_input(name: str, evidence: Path | None) -> None:
     raise wrong("validate", cause, then)
 
 
-def _judge_again(file: Path, tiers: Sequence[Tier]) -> Verdict:
+def _judge_again(recorded: Evidence, file: Path, tiers: Sequence[Tier]) -> Verdict:
     """Judge recorded evidence by the claims that it contains, only of `tiers` if there are any.
 
     Evidence is what an earlier run measured to test claims, statements about an image. A tier is a
-    group of claims, such as those that need a GPU. Raises UserError if the file is no evidence, or
-    if it has no claims of one of these tiers.
+    group of claims, such as those that need a GPU. Raises UserError, which names the `file` of the
+    evidence, if it has no claims of one of these tiers.
     """
-    recorded = read_evidence(file)
     # Without claims of a tier, its verdict would be empty: not even UNPROVEN.
     recorded_tiers = sorted({str(claim.tier) for claim in recorded.claims})
     absent = [tier for tier in tiers if tier not in recorded_tiers]
@@ -213,11 +212,15 @@ def _judge_again(file: Path, tiers: Sequence[Tier]) -> Verdict:
 def _judge_and_show_again(
     file: Path, tiers: Sequence[Tier], everything: bool, as_json: bool
 ) -> Verdict:
-    """Judge recorded evidence again (`_judge_again`), print the verdict, and return it."""
-    verdict = _judge_again(file, tiers)
+    """Judge the evidence in a file again, print the verdict, and return it.
+
+    Raises UserError if the file is no evidence, or has no claims of one of the tiers.
+    """
+    recorded = read_evidence(file)
+    verdict = _judge_again(recorded, file, tiers)
     _show(verdict, everything=everything, as_json=as_json)
     if verdict.claims_with(Status.UNPROVEN):
-        common.tell(_describe_day(read_evidence(file)))
+        common.tell(_describe_day(recorded))
     return verdict
 
 
