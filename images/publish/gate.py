@@ -102,8 +102,8 @@ class ReleasePolicy:
     ) -> tuple[str, ...]:
         """Return the reasons why an image must not be published; empty if it may.
 
-        If the matrix does not make the image, they are this and what failed by its runs' own
-        claims.
+        If today's claims of the image can't be written, for example because the matrix does not
+        make it, the reasons are why, and each claim that failed by the claims of a run's own day.
 
         labels: the image's.
         runs: what its validation runs measured.
@@ -115,7 +115,7 @@ class ReleasePolicy:
         try:
             verdicts = [self.judge_run(labels, run) for run in runs]
         except UserError as error:
-            # There are no claims of today. What failed by those of its own day is broken even so.
+            # A claim that failed when the image was measured closes the gate all the same.
             failures = find_failures([judge(run.claim_set, run) for run in runs])
             return (error.problems[0].cause, *map(describe, failures))
         return find_refusals(verdicts, tiers, origin_exception=exception)

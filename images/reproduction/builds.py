@@ -131,16 +131,18 @@ class Reproduction:
 def read_image(
     engine: Engine, info: ImageInfo, locks: Path, marker: int | None = None
 ) -> tuple[list[LayerBuilt], Files]:
-    """Return the layers of an image by name, with their digests, and the files of each layer.
+    """Return the layers of an image with their digests, and name of a layer -> its files.
 
-    A layer's digest is its diff ID, that of its tar. Engines write the same files as different
-    tars, so layers are compared by the digest of the tar in canonical form. If the engine's store
-    can't be read, the engine's own tars are taken for canonical, as they are from engine 26.1 on,
-    and there are no files. The layer of the suite is left out.
+    A layer is named after its step, such as `torch`. The layers of the base count as one, the
+    suite's is left out, and the image's settings are the last row. A layer's digest is its diff ID,
+    that of its tar. Engines write the same files as different tars, so layers are compared by the
+    digest of the tar in canonical form. If the engine's store can't be read here, its own tars are
+    taken for canonical (true of engines from 26.1 on, wrong for older ones), and a layer's list of
+    files is empty.
 
-    locks: the folder with the record of layers, which has canonical digests of known ones.
-    marker: the index of a layer to leave out, which only keeps a build apart from others
-        (images/reproduction/cold_builds.py).
+    locks: the folder with the record of layers, which knows the canonical form of recorded ones.
+    marker: the index of a layer to leave out: `on_own_layer` adds it above the base, so that no
+        layer of this build comes from the cache of another (images/reproduction/cold_builds.py).
     """
     stored = layers.find_layers(engine, info)
     canonical = {diff_id: diff_id for diff_id in info.layers}
