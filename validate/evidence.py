@@ -102,6 +102,8 @@ class MeasuredOn(TypedDict, total=False):
     """How many build steps stand above those of our Dockerfile."""
     payload: Mapping[str, str]
     """The image's layers and settings, as recorded runs are compared by."""
+    layer_bytes: Mapping[str, int]
+    """The size of each layer, unpacked, by the layer's name."""
     out_of_memory: bool
     """Whether a container ran out of memory."""
     ulimits: str

@@ -198,6 +198,16 @@ def layer_names(steps: Sequence[str]) -> list[str]:
     return names
 
 
+def layer_sizes(history: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Return the unpacked size of each layer in bytes, by its name (`layer_names`).
+
+    `history`: each step of the image's history with the bytes that it added, the first step first.
+    """
+    with_layer = [(text, size) for text, size in history if has_layer(text)]
+    names = layer_names([text for text, _size in with_layer])
+    return dict(zip(names, [size for _text, size in with_layer], strict=True))
+
+
 def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
     """Return what a verdict about an image (whether it is valid) is about: layers and settings.
 

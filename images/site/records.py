@@ -3,7 +3,7 @@
 Where the evidence of a run is kept, the tests judge it again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -66,8 +66,13 @@ class RunLine(Row):
     """The claims that are FAIL, KNOWN or UNPROVEN, with their reasons."""
     packages: dict[str, str]
     """Distribution -> version, as claim `pins` measured them."""
+    locked: dict[str, str] = {}
+    """Every distribution that was installed from the lock -> version, as claim `records/locked`
+    measured them. Empty: not recorded."""
     bytes: Annotated[int, Field(ge=0)]
     """Size of the image, unpacked; 0: not recorded."""
+    layer_bytes: dict[str, int] = {}
+    """Name of a layer -> its size, unpacked. Empty: not recorded."""
     evidence_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
     """`sha256` of evidence.json; empty where only the verdict was recorded."""
     payload: dict[str, str] = {}
@@ -153,6 +158,7 @@ def make_run_line(
         keys.setdefault(row.tier, {}).setdefault(row.verdict, []).append(row.key)
     # A training step that failed is no baseline for others.
     not_failed = [claim for claim in verdict.claims if claim.status is not Status.FAIL]
+    packages = _measured_packages(verdict.claims)
     data = {
         "id": f"{verdict.image}/{where}",
         "image": verdict.image,
@@ -162,9 +168,11 @@ def make_run_line(
         "tiers": tier_counts(rows),
         "claims": keys,
         "findings": [row for row in rows if row.verdict in _NEEDS_REASON],
-        "packages": _measured_packages(verdict.claims),
+        "packages": packages,
+        "locked": _locked_packages(verdict.claims, packages),
         "steps": collect_steps(not_failed),
         "bytes": size or _measured_size(verdict.claims),
+        "layer_bytes": dict(evidence.host.get("layer_bytes") or {}),
         "evidence_sha256": evidence.sha256,
         "payload": dict(evidence.host.get("payload") or {}),
         "date": evidence.host.get("date"),
@@ -197,3 +205,26 @@ def _measured_packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
             if version:
                 versions[verdict.claim.subject] = version
     return versions
+
+
+def _locked_packages(claims: Iterable[ClaimVerdict], pins: Mapping[str, str]) -> dict[str, str]:
+    """Return package -> version of all that was installed from the lock, by `records/locked`.
+
+    `pins`: package -> version of pinned packages, as the claims `pins` measured them. Packages of
+    which no RECORD could be compared, such as those that are built from source, have their version
+    from there. Empty if the run did not measure the version of every package.
+    """
+    for verdict in claims:
+        measured = verdict.evidence.get("records")
+        if verdict.claim.key != "records/locked" or not measured:
+            continue
+        versions = {}
+        # A package may be installed in several places. Python imports the first.
+        for name, installed in measured.items():
+            versions[name] = str(installed[0]["version"])
+        for name in (*verdict.claim.expect["built"], *verdict.claim.expect["unknown"]):
+            if name not in pins:
+                return {}
+            versions[name] = pins[name]
+        return versions
+    return {}

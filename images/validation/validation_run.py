@@ -255,6 +255,9 @@ def look_from_host(
     layer_reading = layers.read_layers(engine, image, origin.known_forms(claims))
     # By these digests, later runs tell whether they measured the same image.
     evidence.host["payload"] = layer_reading.compared
+    # An engine gives the last step of a history first.
+    history = list(reversed(engine.history(image.handle)))
+    evidence.host["layer_bytes"] = configuration.layer_sizes(history)
     records = [
         *host_look.measure_image(engine, image, claims),
         *origin.measure_origin(engine, image, claims, layer_reading, steps_above),

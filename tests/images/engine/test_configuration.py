@@ -90,6 +90,22 @@ def test_a_payload_is_all_layers_and_the_settings() -> None:
     assert configuration.payload(derived, HISTORY) == {}
 
 
+def test_each_layer_has_the_size_of_the_step_that_made_it() -> None:
+    # A step that only sets something makes no layer. WORKDIR makes one without bytes.
+    history = [
+        (STEPS["base"], 100),
+        ("ENV A=b", 0),
+        (STEPS["torch"], 5000),
+        (STEPS["workdir"], 0),
+        ('CMD ["bash"]', 0),
+        ("RUN /bin/sh -c pip install x", 7),
+    ]
+
+    sizes = configuration.layer_sizes(history)
+
+    assert sizes == {"base": 100, "torch": 5000, "workdir": 0, "above": 7}
+
+
 @pytest.mark.parametrize("name", [*STEPS, "env", "user", "entrypoint", "command", "further"])
 def test_no_recorded_run_is_about_an_image_with_a_change_in_any_layer(name: str) -> None:
     settings = {

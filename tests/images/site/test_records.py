@@ -14,8 +14,9 @@ from images.site.records import RunLine
 from tests.support import recorded
 from tests.support.checkout import ROOT
 from validate import checks
-from validate.claims import Tier
-from validate.judge import judge
+from validate.claims import Claim, Tier
+from validate.evidence import Evidence
+from validate.judge import ClaimVerdict, Verdict, judge
 from validate.judging import Status
 
 LINES = recorded.lines()
@@ -182,3 +183,52 @@ def test_the_size_of_an_image_is_that_of_its_newest_run_that_has_one() -> None:
 
     assert records.newest_size(lines, line.image) == 7
     assert records.newest_size(lines, "cu126-torch99") == 0
+
+
+# --- what a line records of a run -----------------------------------------------------------------
+
+
+def passed(check: str, subject: str, expect: dict[str, object], measured: object) -> ClaimVerdict:
+    """A claim of the static tier that passed."""
+    claim = Claim(
+        check=check,
+        subject=subject,
+        tier=Tier.STATIC,
+        probe=f"static.{check}",
+        statement="-",
+        expect=expect,
+    )
+    evidence = {"installed" if check == "pins" else "records": measured}
+    return ClaimVerdict(claim=claim, status=Status.PASS, reason="", seconds=1, evidence=evidence)
+
+
+PINNED = passed("pins", "flash-attn", {}, [{"version": "2.8.3"}])
+INSTALLED = {"path": "-", "version": "2.7.1", "digest": "-", "files": 1}
+
+
+def locked(**expect: object) -> ClaimVerdict:
+    """The verdict about the RECORDs of a lock. `expect`: what it expects besides torch."""
+    expect = {"wheels": {"torch": {}, "gone": {}}, "built": [], "unknown": {}, **expect}
+    return passed("records", "locked", expect, {"torch": [INSTALLED]})
+
+
+def line_of(*claims: ClaimVerdict, **host: object) -> RunLine:
+    """The line of a run with these verdicts."""
+    evidence = Evidence(image="cu126-torch27", digest="sha256:1", records=(), host=host, claims=())
+    verdict = Verdict(image="cu126-torch27", digest="sha256:1", claims=claims)
+    return records.make_run_line(evidence, verdict, "h100")
+
+
+def test_a_line_has_all_that_was_installed_from_the_lock_and_the_size_of_each_layer() -> None:
+    line = line_of(PINNED, locked(built=["flash-attn"]), layer_bytes={"torch": 5})
+
+    assert line.locked == {"torch": "2.7.1", "flash-attn": "2.8.3"}
+    assert line.layer_bytes == {"torch": 5}
+
+
+def test_a_line_has_no_list_of_packages_that_lacks_one_of_the_lock() -> None:
+    without_a_version = line_of(PINNED, locked(unknown={"xformers": "its RECORD was not read"}))
+
+    assert without_a_version.locked == {}
+    assert line_of(PINNED).locked == {}
+    assert line_of(PINNED).packages == {"flash-attn": "2.8.3"}

@@ -91,6 +91,9 @@ class Engine:
     def steps(self, _reference: str) -> list[str]:
         return []
 
+    def history(self, _reference: str) -> list[tuple[str, int]]:
+        return []
+
     def cancel(self) -> None:
         self.cancelled.set()
 
