@@ -251,7 +251,8 @@ def apply_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Fi
 
     A finding is a status, such as PASS, and its reason. Two need no judge:
 
-    - A claim whose `expect` says why it is not applicable here was not measured.
+    - A claim whose `expect` says why it is not applicable here was not measured. The finding is
+      NOT_APPLICABLE, with that reason.
     - A measurement that raised an error (`evidence["error"]`) is a FAIL. Its reason is the error,
       environment variables that may explain it, and the claim's own explanation (`fault`).
 

@@ -39,9 +39,9 @@ def clean_value(value: Any, depth: int = 0) -> Any:
 def clean_text(text: str) -> str:
     """Return a text that is safe to show, cut after LONGEST characters.
 
-    Hidden characters are written out (`\\x1b`), apart from line breaks and tabs. So is a character
-    of what GitHub's runner takes for a command in a log: `##[` anywhere, `::` at the start of a
-    line.
+    Hidden characters are written out (`\\x1b`), apart from line breaks and tabs. GitHub's runner
+    takes `##[` anywhere in a log, and `::` at the start of a line, for a command. One character of
+    each is written out as well, so that it is none.
     """
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}... ({len(text) - LONGEST} more characters)"

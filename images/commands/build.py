@@ -161,11 +161,11 @@ def _recorded_gpu_runs(result: Built, sources: Sources) -> str:
 
 
 def _tell_sizes(engine: Engine, images: Sequence[Image], sources: Sources) -> None:
-    """Say of each image that the engine lacks how large it is, before gigabytes are downloaded.
+    """Print the size of each image that the engine does not have yet, before it is downloaded.
 
-    The size is that of the newest recorded build of the name; nobody has recorded one of some.
+    The size is that of the newest recorded build of the name. Of some names none is recorded.
     """
-    # Imported here, as only a build needs it that found its locks.
+    # Imported late: other verbs and builds without a lock end before this, and start sooner so.
     from images.site import records
 
     lines = records.read(sources.workspace.results)

@@ -99,7 +99,7 @@ def claims_of_published(
 
     Claims are statements about an image that a validation run tests. `labels` are the image's, and
     `run` is the validation run that was published with it. Returns None if today's matrix.yaml has
-    no image of its name, or another image, or if that image has no lock.
+    no image of that name, if the name means another build there, or if the image has no lock.
     """
     name = labels.get(f"{image_labels.LABELS}.image", "")
     images = {planned.name: planned.image for planned in plan.plan(sources)}

@@ -169,7 +169,10 @@ def _check_duplicates(matrix: Matrix, file: YamlFile) -> Iterator[Fault]:
             first_layer = first_layers.setdefault(name, layer)
             is_twice_in_layer = name in names[:index]
             if first_layer != layer or is_twice_in_layer:
-                cause = f"{name!r} is in two layers, {first_layer} and {layer}"
+                places = f"two layers, {first_layer} and {layer}"
+                if is_twice_in_layer:
+                    places = f"layer {layer} twice"
+                cause = f"{name!r} is in {places}"
                 yield Fault(("layers", layer, index), cause, "keep one of the two")
 
 

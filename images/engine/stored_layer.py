@@ -27,8 +27,17 @@ from images.errors import Problem
 CHUNK = 1 << 20
 """Bytes that are read at once."""
 _ZLIB_NG_ERROR = cast("type[Exception]", zlib_ng.error)
-_DAMAGE = (ValueError, LookupError, TypeError, EOFError, zlib.error, _ZLIB_NG_ERROR)
-"""What reading a damaged layer or manifest raises, beside OSError."""
+_DAMAGE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    EOFError,
+    zlib.error,
+    _ZLIB_NG_ERROR,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+)
+"""What reading a damaged layer or manifest raises, besides other kinds of OSError."""
 
 
 class UnreadableLayersError(Exception):
@@ -155,7 +164,7 @@ def layer_errors(where: str) -> Iterator[None]:
                 "or build it on a base whose layers are compressed with gzip"
             )
             raise EngineError(Problem(where=where, cause=str(error), then=then)) from None
-        except (*_DAMAGE, tarfile.TarError, gzip.BadGzipFile) as error:
+        except _DAMAGE as error:
             then = (
                 "remove the image (`docker image rm`), then build or pull it again; if its layer "
                 "can't be read then either, use another engine (--engine URL): this one's disk may "

@@ -110,12 +110,12 @@ def perform(task: Task, machine: str) -> Result:
         with tempfile.TemporaryDirectory(prefix="truetag-task-") as scratch:
             if task.reference:
                 pull(task.reference)
-            # `build`, or for a pulled image `validate`, with its files in the scratch folder.
-            log = run_verb(task.arguments(scratch), Path(scratch, "log"))
+            # Run `build`, or for a pulled image `validate`. It writes its files to the scratch folder.
+            output = run_verb(task.arguments(scratch), Path(scratch, "log"))
             # The verdict is the last file that a verb writes. Without it, others may be incomplete.
             verdict = next(Path(scratch).rglob("verdict.json"), None)
             if verdict is None:
-                return Lost(cause=f"on {machine}: {last_words(log)}")
+                return Lost(cause=f"on {machine}: {last_words(output)}")
             return bring_back(task, machine, verdict.parent)
     except UserError as error:
         return Lost(cause=f"on {machine}: {error.problems[0]}")
@@ -164,7 +164,7 @@ def bring_back(task: Task, machine: str, folder: Path) -> Measured:
     """Return what a verb measured: the files that it wrote to `folder`, and facts of the image.
 
     An image that was built here is first pushed, if the task names a staging repository. Raises
-    UserError.
+    UserError if the engine no longer has the image, or if the push fails.
     """
     evidence = (folder / "evidence.json").read_text(encoding="utf-8")
     with connect() as engine:

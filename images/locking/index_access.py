@@ -134,8 +134,8 @@ def require_own_name(index: PrivateIndex) -> None:
         user, password = login_variables(default)
         cause = (
             f"uv reads the login of an index named {default} from {user} and {password}. "
-            f"So it does for the private index {index.name} of matrix.yaml, whose login would then "
-            "get into build steps, as that of the default index does"
+            f"The private index {index.name} of matrix.yaml has the same two variables. Build "
+            "steps get them for the default index, and would so get the private login"
         )
         then = f"leave `{default}=` out of UV_DEFAULT_INDEX: the address alone is enough"
         raise wrong(f"UV_DEFAULT_INDEX={default}=...", cause, then)

@@ -67,6 +67,8 @@ def find_smallest_failing(
     culprits: tuple[Change, ...] = ()
     candidates = tuple(changes)
     while candidates and not fails(culprits):
+        # The shortest start of the candidates that fails together with the culprits ends with a
+        # change that is needed.
         position = _find_last_needed(candidates, culprits, fails)
         culprits = (candidates[position], *culprits)
         candidates = candidates[:position]

@@ -759,7 +759,7 @@ def _steps_to(best: Answer, changes: Collection[str], machine: Machine) -> Itera
 
 
 def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
-    """Return what speaks for and against an image on a machine, and how well it fits.
+    """Return what speaks for an image on a machine, what to know, and what speaks against it.
 
     An image fits if nothing speaks against it: `against` is empty. If the machine has several GPUs,
     it must fit each. `options` is what the person wants.
@@ -776,7 +776,8 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
         reasons=(
             f"torch {image.torch}",
             *_code_reasons(image, fit_by_arch),
-            # Known faults of its versions, which give wrong numbers without an error.
+            # A warning, not a reason against it: known faults of its versions, which give wrong
+            # numbers without an error.
             *image.silent,
             _driver_reason(image, machine),
             *_kernel_module_reasons(machine),

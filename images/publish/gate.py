@@ -325,7 +325,7 @@ def find_tier_refusals(
     lacking = [find_lacking(verdict, tier, origin_exception) for verdict in verdicts]
     fewest = min(lacking, key=len)
     reasons += fewest
-    # A failure is also something that its verdict lacks: name it once.
+    # find_lacking has named failed claims, too, in the same words. A dict drops the second one.
     return tuple(dict.fromkeys(reasons))
 
 

@@ -350,7 +350,7 @@ def judge_runs_today(
     Raises UserError if an attached run cannot be used, or if the matrix makes no claims for the
     image.
     """
-    # The new run may be attached already: a dict has it once.
+    # The new run may be attached already. Runs with the same evidence file (its bytes) are one run.
     runs = {run.evidence_file: run for run in (*published.attestations, local.run)}
     labels = local.info.labels
     return [replace(run, verdict=policy.judge_run(labels, run.evidence)) for run in runs.values()]

@@ -133,6 +133,7 @@ class Release:
         for image in stored:
             changes += self._plan_image_tags(image)
         left_out: list[str] = []
+        # Without a row of matrix.yaml there is no index, so only the images get tags.
         if self.row:
             index_changes, left_out = self._plan_index(stored)
             changes += index_changes
@@ -553,11 +554,11 @@ def leave_unsigned_tags(
 
 
 def explain_unsigned(target: Registry, change: TagChange, key: str) -> str:
-    """Return why a tag must not name what the change gives it; empty if the key signed just that.
+    """Return why a tag must not move to the image of a change; empty if it may.
 
-    `key` is a public key. Only the last signature that it made for this tag counts. An older one
-    may be for an image that the tag was moved away from. Raises UserError where cosign or the
-    registry fails.
+    It may if the last signature that the public key `key` made for this tag is of that image. An
+    older signature does not count: it may be of an image that the tag was moved away from. Raises
+    UserError where cosign or the registry fails.
     """
     digest = change.after.digest
     last = attachments.find_last_signature(target, key, change.tag)

@@ -114,9 +114,10 @@ def debian_components(
 
 
 def bundled_component(library: Mapping[str, Any], holder: PackageURL) -> Component:
-    """Return the component of a third-party library inside a wheel, whose address is `holder`.
+    """Return the SBOM component of a third-party library that is bundled in a wheel.
 
-    `library` has the keys `name`, `version` (empty: not known) and `files`. Without a version the
+    `library` has the keys `name`, `version` (empty: not known) and `files`. `holder` is the address
+    (purl) of the wheel. Without a version the
     component has no address (purl), so that no scanner mistakes it for some version.
     """
     name, version = library["name"], library["version"]

@@ -183,7 +183,7 @@ class ImageStatus:
 
     @property
     def sentence(self) -> str:
-        """Return what every tier proved, as one sentence: `Its static tier passed ...`."""
+        """Return what every tier proved, as one sentence: `Its tiers: static passed ...`."""
         if not self.deciding:
             return "Not validated: no run of this image was recorded."
 
@@ -328,31 +328,33 @@ def describe_moves(
 def _tier_runs(
     run: Run, others: Sequence[Run], claims: Sequence[Claim], moved: str, *, is_current: bool
 ) -> Iterator[TierRun]:
-    """Yield the status of each tier of a run.
+    """Yield the status of each tier of a run. A tier is a group of claims.
 
-    A tier is a group of claims. Those that need a GPU are left out where the run had none, and
-    those of which only a part was run without a failure. `others`: all runs of the image. `moved`
-    and `claims`: see TierRun and `image_status`.
+    `others`: all runs of the image. `moved` and `claims`: see TierRun and `image_status`.
     """
     for tier, tier_count in run.tiers.items():
+        # Without a GPU, nothing of these tiers was measured.
         if tier in _GPU_TIERS and not run.gpus:
             continue
+        # A run of some claims can't show that the tier passed. If one of them failed, it counts.
         if tier_count.verdict is not Status.FAIL and _is_part_of_tier(run, tier, others):
             continue
+
+        # Count the required claims of today that this run did not judge: they are newer than it.
         if run.claims:
-            newer = len(unjudged_claims((run,), tier, claims))
+            newer_count = len(unjudged_claims((run,), tier, claims))
         else:
             # Nightly runs do not record the names of claims that passed: compare the numbers.
             required = [claim for claim in claims if claim.tier is tier and claim.required]
             judged_count = sum(tier_count.counts.values())
-            newer = max(0, len(required) - judged_count)
+            newer_count = max(0, len(required) - judged_count)
         yield TierRun(
             tier=tier,
             gpus=describe_gpus(tier, run.gpus),
             verdict=tier_count.verdict,
             # Verdict -> number of claims.
             counts=tier_count.counts,
-            newer=newer,
+            newer=newer_count,
             date=run.date,
             digest=run.digest,
             current=is_current,

@@ -381,6 +381,7 @@ def _recipe_files(recipe: Recipe, options: WheelOptions) -> Context:
     They are our programs, a patch, variables, and the source archive or its hash. Raises UserError
     if the folder of source archives (--sdists) lacks the recipe's.
     """
+    # Path in the build context -> the content, or the path of a file of this machine.
     files: Context = {}
     for path in FOLDER.iterdir():
         if path.suffix in (".sh", ".py"):

@@ -76,7 +76,8 @@ class Recipe:
         """Return the name of the wheel in the wheel cache: PACKAGE-VERSION-HASH."""
         inputs: dict[str, Any] = {}
         for name, value in asdict(self).items():
-            # These two have no influence on what is in the wheel.
+            # Our name for the package is in the key below. The memory of a job limits only how many
+            # compile at a time. Neither changes what is in the wheel.
             if name in ("package", "job_memory"):
                 continue
             # Fields that were added later count only if they are set: older wheels keep their keys.

@@ -43,8 +43,8 @@ def packed_case(dtype: str, varlen: Callable[..., Any], rng: SeededRandom) -> Ca
         `tokens` runs over all sequences of _LENGTHS, one after another.
         """
         torch = importlib.import_module("torch")
-        # The starts of the sequences, and the end of the last one: 0, 1, 131, 198, 453.
         ends = torch.tensor(_LENGTHS).cumsum(0).tolist()
+        # Where each sequence starts, and where the last one ends: 0, 1, 131, 198, 453.
         boundaries = torch.tensor([0, *ends], dtype=torch.int32, device=query.device)
 
         # The kernel's own layout is (tokens, heads, dim), without a batch.

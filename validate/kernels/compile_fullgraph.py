@@ -30,8 +30,9 @@ def _compiled(x: Any, weight: Any, gain: Any) -> Any:
 def _case(rng: SeededRandom) -> Case:
     """Return a case that compares `_block` compiled by torch.compile with `_block` as it is.
 
-    53 rows and a width of 141 are multiples of no tile's size (the piece that a kernel computes at
-    a time), so generated kernels need masks. Gradients of all inputs are compared, too.
+    A kernel computes one tile of the rows and columns at a time. 53 rows and a width of 141 are not
+    multiples of any tile's size, so generated kernels must mask the edges. Gradients of all inputs
+    are compared, too.
     """
     inputs = {
         "x": rng.normal(53, _WIDTH),

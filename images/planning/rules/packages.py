@@ -316,7 +316,8 @@ def check_conflicts(candidate: Candidate) -> Iterator[Finding]:
 def check_undeclared_requirements(candidate: Candidate) -> Iterator[Finding]:
     """Refuse a package that imports another one without requiring it, unless the matrix pins that.
 
-    A newer Python may bring it, or another package may require it. Pinning it does no harm then.
+    The pin is demanded even if a newer Python or another package happens to bring the imported one:
+    it does no harm there.
     """
     for row in candidate.facts.undeclared:
         version = candidate.pins.get(row.package)

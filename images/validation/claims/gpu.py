@@ -268,7 +268,9 @@ def choose_batch_rows(inventory: Inventory | None) -> int:
 def reason_without_step(inventory: Inventory | None, model: GpuModel, needed_memory: int) -> str:
     """Return why a GPU of the host can't run a training step; empty if all can.
 
-    It is also empty if no host is known. `needed_memory`: bytes of GPU memory that the step takes.
+    It is also empty if no host is known. `model` is the model of the host's GPUs; one whose compute
+    capability is not known is taken to be able. `needed_memory`: bytes of GPU memory that the step
+    takes.
     """
     if not inventory:
         return ""

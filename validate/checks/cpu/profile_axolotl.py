@@ -102,8 +102,8 @@ measure = partial(measure_claimed_subjects, measures={"AXOLOTL_NCCL_TIMEOUT": me
 def judge_timeout(_subject: str, _expect: object, evidence: TimeoutEvidence) -> Finding:
     """Pass if axolotl sets NCCL's timeout to what AXOLOTL_NCCL_TIMEOUT says.
 
-    `seconds` is the timeout with the variable, `default` the one without it. `world` is the number
-    of processes that have started.
+    In the evidence, `seconds` is NCCL's timeout where the variable is _TIMEOUT_SECONDS, `default`
+    the timeout without the variable, and `world` the number of processes that have started.
     """
     return judge_figures(
         evidence,

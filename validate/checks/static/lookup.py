@@ -169,6 +169,8 @@ def find_hidden_programs(folders: Sequence[str], owners: Owners, start: Start) -
     for program in list_programs(folders):
         name = program.rpartition("/")[2]
         first = first_found.setdefault(name, program)
+        # Nothing is hidden by a link to the same program, nor by the `python` of the virtual
+        # environment that the user works in.
         if is_same_program(first, program, start) or is_users_copy(first, program, start):
             continue
         hidden.append(describe_pair(first, program, owners))
