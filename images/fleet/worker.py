@@ -110,7 +110,7 @@ def perform(task: Task, machine: str) -> Result:
         with tempfile.TemporaryDirectory(prefix="truetag-task-") as scratch:
             if task.reference:
                 pull(task.reference)
-            # Run `build`, or for a pulled image `validate`. It writes its files to the scratch folder.
+            # Run `build`, or for a pulled image `validate`, with the scratch folder for its files.
             output = run_verb(task.arguments(scratch), Path(scratch, "log"))
             # The verdict is the last file that a verb writes. Without it, others may be incomplete.
             verdict = next(Path(scratch).rglob("verdict.json"), None)
