@@ -657,6 +657,10 @@ def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Op
     if list(wrong_for_gpu(machine)):
         return f"install {_usable_branches(machine)}, and choose again with its number as --driver"
 
+    def needed_driver(fits: Answer) -> Version:
+        """Return the driver that an image needs, to compare it with that of another."""
+        return version_of(_oldest_driver(fits.image, fits.fit, machine))
+
     # Each change alone, then each pair, then all three.
     possible_changes = ("lock", "driver", "options")
     for count in range(1, len(possible_changes) + 1):
@@ -667,7 +671,7 @@ def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Op
             best = fitting[0]
             # An update is the smaller, the older the driver that is enough.
             if "driver" in changes:
-                best = min(fitting, key=lambda fits: version_of(_needed_driver(fits)))
+                best = min(fitting, key=needed_driver)
             return "; ".join(_steps_to(best, changes, machine))
 
     archs = ", ".join(str(arch) for arch in machine.archs)
@@ -735,9 +739,17 @@ def _choose_after(
     return choose(images, machine, options)
 
 
-def _needed_driver(fits: Answer) -> str:
-    """Return the oldest driver with which an image runs on the GPUs that it was answered for."""
-    return fits.image.native_driver if fits.fit == "ptx" else fits.image.min_driver
+def _oldest_driver(image: ImageSummary, fit: Fit, machine: Machine) -> str:
+    """Return the oldest driver, a version or a branch, with which an image runs on all its GPUs.
+
+    `fit`: how that of the GPUs runs the image's code that runs it worst. Both the image's CUDA and
+    each GPU need a driver, and the newest of these is the answer.
+    """
+    oldest = image.native_driver if fit == "ptx" else image.min_driver
+    for _, row in _driver_rows(machine):
+        if row.first > int(oldest.partition(".")[0]):
+            oldest = str(row.first)
+    return oldest
 
 
 def _steps_to(best: Answer, changes: Collection[str], machine: Machine) -> Iterator[str]:
@@ -750,7 +762,8 @@ def _steps_to(best: Answer, changes: Collection[str], machine: Machine) -> Itera
         yield f"leave out the options that describe the image: {image.name} fits then"
     if "driver" in changes:
         of_windows = " of Windows" if machine.wsl else ""
-        yield f"update the driver{of_windows} to {_needed_driver(best)} or newer, for {image.name}"
+        needed = _oldest_driver(image, best.fit, machine)
+        yield f"update the driver{of_windows} to {needed} or newer, for {image.name}"
         if advice := advice_for_old_driver(machine):
             yield advice
     if "lock" in changes:
@@ -779,7 +792,7 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
             # A warning, not a reason against it: known faults of its versions, which give wrong
             # numbers without an error.
             *image.silent,
-            _driver_reason(image, machine),
+            _driver_reason(image, machine, worst_fit),
             *_kernel_module_reasons(machine),
         ),
         against=(
@@ -847,19 +860,20 @@ def _machine_code_reason(image: ImageSummary, gpu: Arch) -> str:
     return f"machine code for {gpu}{through}"
 
 
-def _driver_reason(image: ImageSummary, machine: Machine) -> str:
+def _driver_reason(image: ImageSummary, machine: Machine, worst_fit: Fit) -> str:
     """Return how the machine's driver serves the image's CUDA, or which driver it needs.
 
     It is shown only for images that the driver runs: _too_old_driver speaks of the others. The
     image's `native_driver` is the first driver that knows its CUDA, `min_driver` the first that
-    runs it.
+    runs it. `worst_fit`: see `_oldest_driver`.
     """
     if not machine.driver:
+        oldest = _oldest_driver(image, worst_fit, machine)
         last_row = _row_of_last_branch(machine)
         if last_row:
             last = f"branch {last_row.last}, the last for {last_row.architecture}"
-            return f"needs a driver from {image.min_driver} to {last}"
-        return f"needs driver {image.min_driver} or newer"
+            return f"needs a driver from {oldest} to {last}"
+        return f"needs driver {oldest} or newer"
     if machine.has_driver(image.native_driver):
         return (
             f"{machine.driver_text} knows CUDA {image.wheel_cuda} "

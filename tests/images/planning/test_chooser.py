@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -305,6 +306,30 @@ def test_an_unknown_driver_of_a_gpu_with_a_last_branch_has_two_limits() -> None:
         reason == "needs a driver from 525.60.13 to branch 580, the last for Volta"
         for reason in best.reasons
     )
+
+
+@pytest.mark.parametrize("gpu", ["V100", "H100", "B200", "RTX 5090", "GB200"])
+def test_the_driver_that_is_named_where_none_is_known_is_the_oldest_that_runs_the_image(
+    gpu: str,
+) -> None:
+    machine = machine_with(gpu)
+
+    for best in chooser.choose(REAL_SUMMARIES, machine, Options()).fitting:
+        (reason,) = [text for text in best.reasons if text.startswith("needs ")]
+        named = re.findall(r"[0-9.]+", reason)[0]
+        # The image fits with this very driver, but not with one of the branch before it.
+        assert not chooser.answer(best.image, machine_with(gpu, named), Options()).against
+        older = str(int(named.partition(".")[0]) - 1)
+        assert chooser.answer(best.image, machine_with(gpu, older), Options()).against
+
+
+def test_an_image_with_only_ptx_names_its_own_cudas_driver_where_none_is_known() -> None:
+    machine = Machine(gpus=("x",), archs=(FUTURE_GPU,))
+
+    (answer,) = chooser.choose([PTX_ONLY], machine, Options()).fitting
+
+    first_driver = SOURCES.facts.cuda[str(IMAGE_WITH_PTX.wheel_cuda)].driver
+    assert f"needs driver {first_driver} or newer" in answer.reasons
 
 
 @pytest.mark.parametrize(
