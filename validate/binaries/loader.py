@@ -164,13 +164,13 @@ class SearchPath:
         cls,
         environ: Mapping[str, str],
         directory: str,
-        machine: Machine = X86_64,
-        cache: str = CACHE,
+        machine: Machine,
+        cache: str | None = CACHE,
     ) -> SearchPath:
         """Return the search path of a process with this environment and working directory.
 
-        A missing cache counts as empty. Raises ElfError if it is damaged, OSError if it can't be
-        read.
+        `cache` is the file of the loader's cache; a missing one counts as empty, and None leaves it
+        out. Raises ElfError if it is damaged, OSError if it can't be read.
         """
         value = environ.get("LD_LIBRARY_PATH", "")
         # The loader takes `;` like `:`. Relative and empty entries begin in the working directory.
@@ -178,7 +178,7 @@ class SearchPath:
         library_path = [str(Path(directory, entry)) for entry in entries]
 
         cached_paths: dict[str, list[str]] = {}
-        if Path(cache).exists():
+        if cache is not None and Path(cache).exists():
             cached_paths = read_cache(Path(cache).read_bytes(), machine)
 
         return cls(

@@ -12,7 +12,7 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -21,11 +21,18 @@ from typing import Any, TypedDict
 from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError
 from validate.binaries.fatbin import FatbinError
-from validate.binaries.loader import AARCH64, X86_64, SearchPath, find_binaries_under
+from validate.binaries.loader import (
+    AARCH64,
+    X86_64,
+    SearchPath,
+    find_binaries_under,
+    machine_named,
+)
 from validate.checks.static.files import file_size
 from validate.checks.static.pins import read_torch_version
 from validate.checks.static.toolkit import find_driver_libraries
 from validate.environment import user_environment
+from validate.environment.user_environment import UserEnvironment
 from validate.harness.forked import map_on_all_cores
 from validate.survey import environments
 from validate.survey.environments import Environment, read_text
@@ -88,7 +95,7 @@ def survey(user_file: Path, package_folders: Sequence[str] = ()) -> dict[str, An
         descriptions.append(_describe_environment(environment, libraries, for_numpy_1))
     return {
         "toolkits": toolkits,
-        "driver_files": sorted(set(_driver_files(user.environ, user.directory))),
+        "driver_files": sorted(set(_driver_files(user))),
         "environments": descriptions,
         "device_code": device_code(libraries),
     }
@@ -209,21 +216,26 @@ def _find_toolkits() -> Iterator[Toolkit]:
         yield {"home": home, "version": version}
 
 
-def _driver_files(environ: Mapping[str, str], directory: str) -> Iterator[str]:
+def _driver_files(user: UserEnvironment) -> Iterator[str]:
     """Yield libraries and programs of NVIDIA's driver that processes of the image would find.
 
-    An image should have none: the host brings those of its own driver. `environ` are the variables
-    of the image, `directory` is its working directory.
+    An image should have none: the host brings those of its own driver. `user` is how a user's
+    process would start in the image.
     """
     try:
-        search = SearchPath.of(environ, directory)
+        machine = machine_named(user.machine)
+    except KeyError:
+        # No image is made for this processor. Its loader has /lib and /lib64 in common with others.
+        machine = X86_64
+    try:
+        search = SearchPath.of(user.environ, user.directory, machine)
     except (OSError, ValueError):
-        # ld.so.cache is damaged. The loader's default folders are still searched.
-        search = SearchPath()
+        # ld.so.cache is damaged. The other folders are still searched.
+        search = SearchPath.of(user.environ, user.directory, machine, cache=None)
     for library in find_driver_libraries(search):
         yield library["path"]
     for name in _DRIVER_PROGRAMS:
-        program = environments.find_program(name, environ.get("PATH", ""))
+        program = environments.find_program(name, user.environ.get("PATH", ""))
         if program:
             yield program
 

@@ -1,5 +1,7 @@
 """Environments are found by their files only, as site.py would find them."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,9 @@ import pytest
 from images.audit import survey
 from tests.support import fatbins
 from tests.support.fatbins import Code
+from validate.binaries import loader
+from validate.binaries.elf import ElfError
+from validate.binaries.loader import Machine
 from validate.environment.user_environment import UserEnvironment
 from validate.survey import environments, main
 
@@ -261,3 +266,48 @@ def test_a_file_without_device_code_is_left_out(tmp_path: Path, content: bytes) 
 
 def test_no_files_have_no_device_code() -> None:
     assert main.device_code([]) == []
+
+
+# ---- Files of the driver.
+
+
+def write_user(folder: Path, machine: str, **environ: str) -> Path:
+    """Write the file that describes an image's user, and return its path."""
+    user = UserEnvironment(environ=environ, directory="/", python="", machine=machine)
+    file = folder / "user.json"
+    file.write_text(json.dumps(asdict(user)))
+    return file
+
+
+def test_driver_files_are_found_by_the_loaders_cache_of_the_images_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a cache with one library for each processor
+    def read_cache(_data: bytes, machine: Machine) -> dict[str, list[str]]:
+        library = tmp_path / machine.name / "libcuda.so.1"
+        library.parent.mkdir(exist_ok=True)
+        library.touch()
+        return {library.name: [str(library)]}
+
+    monkeypatch.setattr(loader, "read_cache", read_cache)
+
+    for processor in ("aarch64", "x86_64"):
+        document = main.survey(write_user(tmp_path, processor), [str(tmp_path)])
+
+        assert f"{tmp_path}/{processor}/libcuda.so.1" in document["driver_files"]
+
+
+@pytest.mark.parametrize("processor", ["aarch64", "ppc64le"])
+def test_a_damaged_cache_of_the_loader_hides_no_driver_file_of_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processor: str
+) -> None:
+    def read_cache(_data: bytes, _machine: Machine) -> dict[str, list[str]]:
+        raise ElfError("ld.so.cache names a string outside of itself")
+
+    monkeypatch.setattr(loader, "read_cache", read_cache)
+    (tmp_path / "libcuda.so.1").touch()
+    user_file = write_user(tmp_path, processor, LD_LIBRARY_PATH=str(tmp_path))
+
+    document = main.survey(user_file, [str(tmp_path)])
+
+    assert f"{tmp_path}/libcuda.so.1" in document["driver_files"]
