@@ -4,10 +4,10 @@ The same files always give the same bytes. Build contexts are sent like this, an
 copied into containers.
 """
 
+import errno
 import io
 import tarfile
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -23,7 +23,8 @@ def pack(files: Files) -> Iterator[bytes]:
     `files`: path in the tar -> its content, or the file on disk to read when its turn comes.
     Members are sorted, belong to root and are dated 1970. Folders have mode 0755, and so have
     programs: what is executable on disk, and bytes that are a script (`#!`) or an ELF file. All
-    others have 0644. Raises OSError if a file can't be read, or changes its size meanwhile.
+    others have 0644. Raises OSError, which names the file, if one can't be read or changes
+    its size meanwhile.
     """
     # Small files are sent together: there are thousands, and a chunk of each would be slow.
     chunk = bytearray()
@@ -60,7 +61,7 @@ def _member(name: str, content: bytes | Path | None) -> Iterator[bytes]:
 
     `content`: that of a file, or the file on disk that has it; None makes `name` a folder. The
     format is GNU's: BuildKit takes an archive in PAX format for a Dockerfile. Raises OSError if a
-    file can't be read, or changes its size meanwhile.
+    file can't be read, or changes its size meanwhile; it names the file.
     """
     header = tarfile.TarInfo(name)
     if content is None:
@@ -84,10 +85,25 @@ def _member(name: str, content: bytes | Path | None) -> Iterator[bytes]:
 
     with stream:
         yield header.tobuf(format=tarfile.GNU_FORMAT)
-        yield from iter(partial(stream.read, _CHUNK), b"")
+        while chunk := _read_chunk(stream, content):
+            yield chunk
         if stream.tell() != header.size:
-            raise OSError(f"{name} changed its size while it was read")
+            cause = "it changed its size while it was read"
+            raise OSError(errno.ESTALE, cause, str(content))
     yield bytes(-header.size % tarfile.BLOCKSIZE)
+
+
+def _read_chunk(stream: IO[bytes], content: bytes | Path) -> bytes:
+    """Return the next chunk of a member's content; empty at its end.
+
+    An OSError gets the file's name: without one, it would look like an error of the connection to
+    the engine.
+    """
+    try:
+        return stream.read(_CHUNK)
+    except OSError as error:
+        error.filename = str(content)
+        raise
 
 
 class ChunkReader(io.RawIOBase):

@@ -1,5 +1,6 @@
 """Creates, runs and removes containers, and cleans up those that killed commands left behind."""
 
+import errno
 import os
 import re
 import socket
@@ -38,6 +39,16 @@ _OOM_DELAY = 0.3
 """Seconds after a container's end within which the engine learns that memory ran out in it."""
 _KILLED_DELAY = 10.0
 """`_OOM_DELAY` for a container that ended by a kill: on a busy machine the news may take longer."""
+_NEXT_STEPS = {
+    errno.EACCES: "make this file readable, then give the command again",
+    errno.EPERM: "make this file readable, then give the command again",
+    errno.ENOENT: "it was removed or renamed meanwhile: give the command again",
+    errno.ESTALE: "wait until no program writes this file, then give the command again",
+}
+"""Error of reading a file for the engine -> what its user does."""
+_NEXT_STEP_OF_DISK = (
+    "see whether the disk that has this file is in order (`dmesg`), then give the command again"
+)
 _USED_BY = re.compile(r"container ([0-9a-f]{12,}) is using its referenced image")
 
 
@@ -116,7 +127,7 @@ def _broken_connection(error: Exception, where: str) -> EngineError:
     # With a file name, it is a file of ours that could not be read while the request was sent.
     if isinstance(root, OSError) and root.filename:
         cause = f"a file for the engine can't be read: {root.filename}: {root.strerror}"
-        then = "make this file readable, then give the command again"
+        then = _NEXT_STEPS.get(root.errno or 0, _NEXT_STEP_OF_DISK)
         return EngineError(Problem(where=where, cause=cause, then=then))
     reason = root_cause(error)
     if isinstance(root, ValueError):

@@ -6,9 +6,11 @@ layer whole checks its digest, because a store may be damaged.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import tarfile
+import tempfile
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,6 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, NamedTuple, cast
 
+import docker.errors
+import requests
+import urllib3.exceptions
 from zlib_ng import zlib_ng
 
 from images.engine.containers import engine_errors
@@ -38,6 +43,20 @@ _DAMAGE = (
     gzip.BadGzipFile,
 )
 """What reading a damaged layer or manifest raises, besides other kinds of OSError."""
+
+
+_CONNECTION_ERRORS = (
+    requests.exceptions.RequestException,
+    docker.errors.DockerException,
+    urllib3.exceptions.HTTPError,
+    ConnectionError,
+    TimeoutError,
+)
+"""Errors of the connection to the engine, some of which are kinds of OSError."""
+_NEXT_STEP_OF_DAMAGE = (
+    "remove the image (`docker image rm`), then build or pull it again; if its layer can't be read "
+    "then either, use another engine (--engine URL): this one's disk may be damaged"
+)
 
 
 class UnreadableLayersError(Exception):
@@ -153,7 +172,8 @@ def layer_errors(where: str) -> Iterator[None]:
     """Turn errors of reading an image's layers into EngineError, within a `with` block.
 
     Those are errors of the engine and of files, a compression that we can't read, and all that
-    parsing a damaged layer or manifest raises. `where` names the image, for the message.
+    parsing a damaged layer or manifest raises. Errors of files are about the engine's store, and
+    about the temporary copies of layers. `where` names the image, for the message.
     """
     with engine_errors(where):
         try:
@@ -165,10 +185,34 @@ def layer_errors(where: str) -> Iterator[None]:
             )
             raise EngineError(Problem(where=where, cause=str(error), then=then)) from None
         except _DAMAGE as error:
-            then = (
-                "remove the image (`docker image rm`), then build or pull it again; if its layer "
-                "can't be read then either, use another engine (--engine URL): this one's disk may "
-                "be damaged"
-            )
-            problem = Problem(where=where, cause=f"a layer can't be read: {error}", then=then)
-            raise EngineError(problem) from None
+            raise _unreadable_layer(where, str(error), _NEXT_STEP_OF_DAMAGE) from None
+        except _CONNECTION_ERRORS:
+            # requests' errors are OSErrors, too: engine_errors speaks of them.
+            raise
+        except OSError as error:
+            raise _file_error(error, where) from None
+
+
+def _file_error(error: OSError, where: str) -> EngineError:
+    """Return our error for a file of the engine's store, or a temporary one, that failed.
+
+    `where` names the image whose layers were read.
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        # Nothing is written here but unpacked copies of layers.
+        folder = tempfile.gettempdir()
+        cause = f"a layer can't be unpacked in {folder}: {error.strerror}"
+        then = f"free space in {folder}, or let TMPDIR name a folder on a larger disk"
+        return EngineError(Problem(where=where, cause=cause, then=then))
+
+    reason = error.strerror or str(error)
+    if error.filename:
+        reason = f"{os.fsdecode(error.filename)}: {reason}"
+    if isinstance(error, PermissionError):
+        return _unreadable_layer(where, reason, "give the command as root, or to another engine")
+    return _unreadable_layer(where, reason, _NEXT_STEP_OF_DAMAGE)
+
+
+def _unreadable_layer(where: str, reason: str, then: str) -> EngineError:
+    """Return the error that a layer of the image `where` can't be read."""
+    return EngineError(Problem(where=where, cause=f"a layer can't be read: {reason}", then=then))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ import requests
 import urllib3.exceptions
 
 from images.engine import OWNER_LABEL, EngineError, EngineErrorKind, NoSuchImage
+from images.engine.archive import pack
 from images.engine.containers import Container, engine_errors, is_orphan, process_identity
 from tests.support.http_server import serving
 
@@ -46,6 +48,27 @@ def test_errors_bear_their_kind(raised: Exception, kind: EngineErrorKind, code: 
         raise raised
     assert (told.value.kind, told.value.code) == (kind, code)
     assert isinstance(told.value, NoSuchImage) == (kind is EngineErrorKind.NO_SUCH_IMAGE)
+
+
+def test_a_file_that_cannot_be_sent_is_named_with_what_to_do(tmp_path: Path) -> None:
+    # given a file that was removed, one that grows while it is read, and one on a broken disk:
+    # reading the first bytes of /proc/self/mem gives EIO
+    growing = tmp_path / "growing"
+    growing.write_bytes(bytes(2 << 20))
+    unreadable = {
+        tmp_path / "removed": ("No such file or directory", "was removed"),
+        growing: ("it changed its size while it was read", "no program writes this file"),
+        Path("/proc/self/mem"): ("Input/output error", "disk that has this file"),
+    }
+
+    for file, (reason, step) in unreadable.items():
+        with pytest.raises(EngineError) as error, engine_errors("build"):
+            for _ in pack({"name": file}):
+                growing.write_bytes(bytes(3 << 20))
+
+        (problem,) = error.value.problems
+        assert problem.cause == f"a file for the engine can't be read: {file}: {reason}"
+        assert step in problem.then
 
 
 def test_an_image_that_a_container_uses_is_told_with_the_next_command() -> None:

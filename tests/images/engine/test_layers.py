@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from images.engine import EngineError, layers
 from images.engine.classic_store import find_private_file
@@ -154,6 +155,50 @@ def test_a_damaged_blob_is_an_error_of_the_engine(tmp_path: Path, damage: str) -
         layer.entries()
     with pytest.raises(EngineError, match="a layer can't be read"), layer_errors("image"):
         b"".join(read_blob(iter([contents[damage]])))
+
+
+def test_a_file_of_the_store_that_cannot_be_read_is_damage_and_no_broken_connection(
+    tmp_path: Path,
+) -> None:
+    layer = containerd_layer(tmp_path, tar_of(files("a=1")))
+    layer.blob.unlink()
+    with pytest.raises(EngineError) as missing, layer_errors("image"):
+        layer.read_tar()
+    # Reading this file's first bytes gives EIO, like a broken disk.
+    layer.blob.symlink_to("/proc/self/mem")
+    with pytest.raises(EngineError) as broken, layer_errors("image"):
+        layer.read_tar()
+
+    (missing_problem,), (broken_problem,) = missing.value.problems, broken.value.problems
+    cause = f"a layer can't be read: {layer.blob}: No such file or directory"
+    assert missing_problem.cause == cause
+    assert broken_problem.cause == "a layer can't be read: Input/output error"
+    for problem in (missing_problem, broken_problem):
+        assert "`docker image rm`" in problem.then
+
+
+def test_a_full_disk_of_temporary_files_is_named_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = containerd_layer(tmp_path, tar_of(files("a=1")))
+    with Path("/dev/full").open("w+b", buffering=0) as full:
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda: full)
+
+        with pytest.raises(EngineError) as error, layer_errors("image"), layer.contents():
+            pass
+
+    (problem,) = error.value.problems
+    folder = tempfile.gettempdir()
+    assert problem.cause == f"a layer can't be unpacked in {folder}: No space left on device"
+    assert "TMPDIR" in problem.then
+
+
+def test_a_broken_connection_while_layers_are_read_is_said_to_be_one() -> None:
+    errors = (requests.exceptions.ConnectionError("gone"), ConnectionResetError(104, "reset"))
+    for raised in errors:
+        with pytest.raises(EngineError) as error, layer_errors("image"):
+            raise raised
+        assert "the connection to the engine broke" in str(error.value)
 
 
 def test_a_layer_in_zstd_is_no_damage_and_another_store_has_it_unpacked() -> None:
