@@ -100,6 +100,8 @@ class MeasuredOn(TypedDict, total=False):
     """The base that the image stands on in place of the matrix's (--base); missing: its own."""
     steps_above: int
     """How many build steps stand above those of our Dockerfile."""
+    inputs: Mapping[str, str]
+    """What the run depended on, by name -> value or digest (images/building/earlier_run.py)."""
     payload: Mapping[str, str]
     """The image's layers and settings, as recorded runs are compared by."""
     layer_bytes: Mapping[str, int]

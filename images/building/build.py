@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 
-from images.building import contexts, naming, run_files, validating
+from images.building import contexts, earlier_run, naming, run_files, validating
 from images.building.contexts import BuildOptions
 from images.context import base_images
 from images.engine import Engine, ImageInfo
@@ -44,8 +44,10 @@ class Built:
     """Its layers and a digest of its settings: what recorded runs of this name are compared
     with."""
     result: BuildResult
-    measured_in: float
-    """Seconds of the validation, which follows the build."""
+    measured: str
+    """How long the validation took, which follows the build, or how long ago it was."""
+    is_reused: bool
+    """Whether the evidence is that of an earlier run with the same inputs."""
     verdict: Verdict
     withheld: str
     """Why it stays `NAME-candidate`; empty if it got its name."""
@@ -177,6 +179,7 @@ def build_image(
         # The build. From here on the candidate's tag, and the verdict in the folder, belong to this
         # build, or to none: if a step breaks off, no earlier verdict looks like that of this build.
         engine.untag(candidate)
+        earlier = earlier_run.read(folder) if options.reuse else None
         run_files.remove_validation(folder)
         result = engine.build(
             files,
@@ -201,13 +204,18 @@ def build_image(
                 tiers,
                 attachment,
                 other_base=base_images.other_base(image, info.labels),
+                earlier=earlier,
+                say=warn,
                 on_record=say_measured,
             )
         except Cancelled:
             # Nobody has judged this image, so not even the candidate's tag stays.
             engine.untag(candidate)
             raise
-        measured_in = time.monotonic() - started
+        is_reused = evidence is earlier
+        measured = f"measured in {time.monotonic() - started:.0f} s"
+        if is_reused:
+            measured = earlier_run.describe_age(evidence)
 
         # Reports are written whatever the verdict is: they say what stands between image and name.
         run_files.record_build(folder, str(image.name), engine, info, result, base, wheels, source)
@@ -222,7 +230,8 @@ def build_image(
         info=info,
         payload=evidence.host["payload"],
         result=result,
-        measured_in=measured_in,
+        measured=measured,
+        is_reused=is_reused,
         verdict=verdict,
         withheld=withheld,
     )
@@ -248,6 +257,5 @@ def sentence_about(built: Built) -> str:
     verdict = f"{built.verdict.overall} ({counts})"
     size = f"{built.info.size / 1e9:.2f} GB"
     state = f"stays {built.tag}-candidate: {built.withheld}" if built.withheld else "named"
-    built_in, measured_in = built.result.seconds, built.measured_in
-    times = f"built in {built_in:.0f} s, measured in {measured_in:.0f} s"
+    times = f"built in {built.result.seconds:.0f} s, {built.measured}"
     return f"{verdict}, {size}, {times}, {state}"

@@ -69,6 +69,9 @@ class BuildOptions:
     tiers: Sequence[Tier] = ()
     """What to judge; empty: what this machine can."""
     gpus: GpuMode = GpuMode.AUTO
+    reuse: bool = False
+    """Whether the evidence of an earlier run with the same inputs may stand for a new one. Nightly
+    runs and everything else that is recorded measure always."""
     suffix: str = ""
     """Added to an image's name (-canary), so that a nightly build never takes the name itself."""
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import NamedTuple
 
+from images.building import earlier_run
 from images.config.matrix import Sources
 from images.context import base_images, origin
 from images.context import labels as image_labels
@@ -51,6 +52,8 @@ class Validated(NamedTuple):
     verdict: Verdict
     changes: Changes | None
     """What a derived image changed. None: it is no derived image, or was not compared."""
+    is_reused: bool
+    """Whether the evidence is that of the earlier run."""
 
 
 def validate_image(
@@ -63,6 +66,7 @@ def validate_image(
     gpus: GpuMode,
     only: Sequence[str] = (),
     run_anyway: bool = False,
+    earlier: Evidence | None = None,
     say: Callable[[str], None],
 ) -> Validated:
     """Validate an image of the engine: test what matrix.yaml claims about it, and judge the result.
@@ -72,6 +76,7 @@ def validate_image(
     tiers: the groups of claims to test; empty: all that this machine can.
     only: names or patterns of claims (`pins/torch`); empty: all claims.
     run_anyway: run programs of the image even if its files are broken.
+    earlier: the evidence of an earlier run, which stands for this one if its inputs are the same.
     say: called with lines about the progress.
 
     Raises UserError if there is no lock, or if the image can't be tested.
@@ -101,7 +106,7 @@ def validate_image(
         attachment=attachment,
         declared=declared,
     )
-    say(f"measuring {reference} ({info.digest[:19]})")
+    say(f"judging {reference} ({info.digest[:19]})")
     evidence, verdict = measure_and_judge(
         engine,
         info.handle,
@@ -110,13 +115,15 @@ def validate_image(
         attachment,
         other_base=base_images.other_base(image, info.labels),
         run_anyway=run_anyway,
+        earlier=earlier,
+        say=say,
         on_record=say_measured,
     )
 
     changes = None
     if steps_above:
         changes = derived_image.find_changes(evidence, steps_above)
-    return Validated(tiers, evidence, verdict, changes)
+    return Validated(tiers, evidence, verdict, changes, evidence is earlier)
 
 
 def find_gpus(
@@ -279,6 +286,8 @@ def measure_and_judge(
     *,
     other_base: str = "",
     run_anyway: bool = False,
+    earlier: Evidence | None = None,
+    say: Callable[[str], None] = lambda _text: None,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> tuple[Evidence, Verdict]:
     """Test claims about an image in containers, and return what was measured and the verdict on it.
@@ -288,10 +297,28 @@ def measure_and_judge(
     gpus: how containers get GPUs.
     other_base: the base that the image stands on in place of the matrix's; empty: its own.
     run_anyway: run programs of the image even if its files are broken.
+    earlier: the evidence of an earlier run. If its inputs are those of this run, nothing is
+        measured: this evidence is judged again, and returned.
+    say: called with the reason if `earlier` does not stand for this run.
     on_record: called with what each check measured.
 
     An image that fails raises nothing. Raises UserError if it could not be tested.
     """
+
+    def describe_inputs() -> earlier_run.Inputs:
+        """Return what the result of this run depends on, as it is now."""
+        image = engine.inspect(reference)
+        return earlier_run.describe_inputs(
+            engine, image, claims, tiers, gpus, other_base=other_base, run_anyway=run_anyway
+        )
+
+    inputs = describe_inputs()
+    if earlier is not None:
+        reason = earlier_run.reason_to_measure(earlier, inputs)
+        if not reason:
+            return earlier, explain(judge(earlier.claim_set, earlier))
+        say(f"measured again: {reason}")
+
     evidence = validation_run.validate(
         engine, reference, claims, tiers, gpus, run_anyway=run_anyway, on_record=on_record
     )
@@ -299,6 +326,9 @@ def measure_and_judge(
     # must say it.
     if other_base:
         evidence.host["other_base"] = other_base
+    # If something was changed meanwhile, nobody knows which checks saw it.
+    if describe_inputs() == inputs:
+        evidence.host["inputs"] = inputs
     # The claims of the evidence: those of `claims` that were to be measured, and any others about
     # the image's files that show it to be broken.
     verdict = judge(evidence.claim_set, evidence)

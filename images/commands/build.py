@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from images.building import earlier_run
 from images.building.build import Built, build_all
 from images.building.contexts import BuildOptions
 from images.commands import common
 from images.commands.options import (
+    Again,
     BaseImage,
     EngineUrl,
     Gpus,
@@ -53,6 +55,7 @@ def build(
         ),
     ] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step anew.")] = False,
+    again: Again = False,
     base: BaseImage = "auto",
     wheelhouse: WheelFolder = None,
     offline: Offline = False,
@@ -64,7 +67,7 @@ def build(
     """Build images and validate them; what fails gets no name.
 
     An image gets its name only if no claim failed and each probe ran to its end. Until then it is
-    NAME-candidate.
+    NAME-candidate. If nothing has changed since the last run, its evidence is judged again.
     """
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out)
@@ -88,6 +91,7 @@ def build(
             no_cache=no_cache,
             tiers=tier or (),
             gpus=gpus,
+            reuse=not again,
         )
         _tell_sizes(docker_engine, images, sources)
         find_wheel = _wheel_finder(docker_engine, images, options, progress, compiles=compile_)
@@ -101,6 +105,8 @@ def build(
             continue
 
         common.show(report.lines(result.verdict, everything=everything))
+        if result.is_reused:
+            common.show([f"{result.tag} was {result.measured}; {earlier_run.AGAIN}"])
         page = f"{folder / result.name}/report.md"
         # `withheld` says why the image does not get its name; empty: it has it.
         if result.withheld:

@@ -36,6 +36,12 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout 
 Passed = Annotated[
     bool, typer.Option("--all", help="Also show the claims that hold, not just how many.")
 ]
+Again = Annotated[
+    bool,
+    typer.Option(
+        "--again", help="Measure anew, also what an earlier run measured with the same inputs."
+    ),
+]
 Check = Annotated[
     bool, typer.Option("--check", help="Write nothing; fail if something would change.")
 ]

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from images.building import naming, run_files, validating
+from images.building import earlier_run, naming, run_files, validating
 from images.commands import common
 from images.commands.options import (
+    Again,
     EngineUrl,
     Gpus,
     Json,
@@ -76,6 +77,7 @@ def validate(
             help="Run an image although its files are not as known (`files`, `origin`).",
         ),
     ] = False,
+    again: Again = False,
     gpus: Gpus = GpuMode.AUTO,
     everything: Passed = False,
     as_json: Json = False,
@@ -86,7 +88,8 @@ def validate(
     """Judge an image by a name's claims, or recorded evidence again.
 
     For an image built on another one, names what was added. OUT/validate/IMAGE gets evidence,
-    verdict and reports. Exits with 1 if a required claim failed.
+    verdict and reports. If nothing has changed since the run whose evidence lies there, that is
+    judged again. Exits with 1 if a required claim failed.
     """
     _require_one_input(name, evidence)
     if evidence:
@@ -116,6 +119,7 @@ def validate(
             image_to_judge = info.handle
             missing = image_labels.declared_missing(named_image, info.labels)
             build_record = run_files.make_build_record(folder, info, missing)
+        earlier = None if again else earlier_run.read(folder)
         run_files.remove_validation(folder)
         measured = validating.validate_image(
             docker_engine,
@@ -126,6 +130,7 @@ def validate(
             gpus=gpus,
             only=claim or (),
             run_anyway=run_anyway,
+            earlier=earlier,
             say=common.tell,
         )
         if tag:
@@ -142,6 +147,8 @@ def validate(
     if changes:
         _show_changes(f"{reference} stands on {named_image.name}", changes, as_json=as_json)
     _show(measured.verdict, reference=reference, everything=everything, as_json=as_json)
+    if measured.is_reused:
+        common.tell(f"{earlier_run.describe_age(measured.evidence)}; {earlier_run.AGAIN}")
     if withheld:
         raise _withheld_error(reference, named_image.local_name, withheld, folder)
     failures = measured.verdict.claims_with(Status.FAIL)

@@ -192,7 +192,8 @@ def inventory(folder: str = "") -> Inventory | None:
         places.extend(Path(folder, name) for name in _LIBRARY_FOLDERS)
     for place in places:
         try:
-            return inventory_from(nvml.read_by_nvml(place))
+            found = inventory_from(nvml.read_by_nvml(place))
+            return found and replace(found, uuids=tuple(nvml.read_uuids(place)))
         except nvml.DriverError:
             continue
     return None

@@ -1,5 +1,6 @@
 """The data that go to and come from a Docker Engine: container specs, image and engine facts."""
 
+import json
 import signal
 import socket
 import threading
@@ -175,6 +176,17 @@ class EngineFacts:
     containerd_images: bool = False
     """Whether it keeps images in containerd's store. There, its IDs of images are digests of
     manifests; in the classic store, they are digests of configurations."""
+    further: str = ""
+    """All else that a measurement may depend on, as JSON: the engine's own ID, the kernel, the
+    versions of its components. Two engines never have the same."""
+
+
+_FURTHER_FACTS = (
+    *("ID", "KernelVersion", "OperatingSystem", "OSVersion"),
+    *("DefaultRuntime", "Runtimes", "InitBinary", "CgroupDriver", "CgroupVersion"),
+    *("Driver", "SecurityOptions"),
+)
+"""Keys of the answer to `GET /info` whose values stay the same while the engine does."""
 
 
 def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:
@@ -207,6 +219,7 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) 
         cause = f"this engine makes {system} images, and ours are for Linux"
         raise failed(url, cause, then)
 
+    further = {name: info.get(name) for name in _FURTHER_FACTS}
     return EngineFacts(
         url=url,
         version=version.get("Version", "?"),
@@ -219,6 +232,7 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) 
         rootless="name=rootless" in (info.get("SecurityOptions") or ()),
         storage_driver=info.get("Driver") or "",
         containerd_images=status.get("driver-type", "").startswith("io.containerd."),
+        further=json.dumps([further, version.get("Components")]),
     )
 
 

@@ -54,6 +54,8 @@ class Inventory:
     """Who says so: `NVML`."""
     links: tuple[tuple[int, int, Link], ...] = ()
     """Each pair of GPUs, by their numbers, and its link; none where the driver does not tell."""
+    uuids: tuple[str, ...] = ()
+    """What tells each GPU from all others. Never recorded: claims and evidence are published."""
 
     def __str__(self) -> str:
         """Return a text for people: `2 x NVIDIA H100 80GB HBM3, driver 570.86`."""
@@ -65,7 +67,9 @@ class Inventory:
     def as_json(self) -> dict[str, Any]:
         """Return what claims and evidence hold of it."""
         gpus = [{**asdict(gpu), "capability": list(gpu.capability)} for gpu in self.gpus]
-        return {**asdict(self), "gpus": gpus}
+        facts = {**asdict(self), "gpus": gpus}
+        del facts["uuids"]
+        return facts
 
 
 def inventory_from(nvml: Mapping[str, Any]) -> Inventory | None:

@@ -109,7 +109,6 @@ def describe_host(
         "driver": "",
         "gpus": [],
         "attached": gpus.as_json(),
-        "faults": [],
         "seed": secrets.randbelow(1 << 31),
         "labelled": image.labels.get(f"{LABELS}.image", ""),
         "steps_above": len(steps_above),
@@ -120,9 +119,7 @@ def describe_host(
         host["gpus"] = inventory["gpus"]
         host["links"] = inventory["links"]
         host["source"] = inventory["source"]
-    # Look for faults of the driver and the GPUs. They can be read only if the engine runs here.
-    if gpus.attached and facts.local:
-        host["faults"] = host_faults.of_machine(host_facts.read(folder=Path(gpus.library_path)))
+    host["faults"] = find_machine_faults(engine, gpus)
     # If the image is for another processor than the engine's machine, say what can't be measured.
     unsupported = unsupported_claims(facts, image, claims)
     if unsupported:
@@ -131,6 +128,16 @@ def describe_host(
     if reason:
         host["other_processor"] = reason
     return host
+
+
+def find_machine_faults(engine: Engine, gpus: Attachment) -> list[str]:
+    """Return what is wrong now with the driver and the GPUs that containers get, a sentence each.
+
+    They can be read only if the engine runs on this machine; of any other, the list is empty.
+    """
+    if not gpus.attached or not engine.facts.local:
+        return []
+    return host_faults.of_machine(host_facts.read(folder=Path(gpus.library_path)))
 
 
 class GrowingEvidence:

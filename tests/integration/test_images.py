@@ -5,6 +5,7 @@ test_faults.py breaks it.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -130,6 +131,25 @@ def test_rebuilding_uses_the_engines_cache(
     again = json.loads((tmp_path / NAME / "build.json").read_text())
     assert all(step["cached"] for step in again["steps"] if " RUN " in step["name"])
     assert again["layers"] == list(base_image.layers)
+
+
+def test_a_build_that_changes_nothing_shows_the_verdict_of_before(
+    engine: Engine, base_image: ImageInfo, out: Path
+) -> None:
+    """Its evidence is that of before, and the image gets its name as if it had been measured."""
+    evidence = (out / NAME / "evidence.json").read_bytes()
+    verdict = (out / NAME / "verdict.json").read_bytes()
+
+    finished = commands.run("build", NAME, "--out", str(out), DOCKER_HOST=engine.facts.url)
+
+    assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
+    said = " ".join(finished.stdout.split())
+    assert re.search(r"was measured \d+ \w+ ago on this machine; --again measures anew", said)
+    assert "measured static.pins" not in finished.stdout + finished.stderr
+    assert (out / NAME / "evidence.json").read_bytes() == evidence
+    assert (out / NAME / "verdict.json").read_bytes() == verdict
+    assert engine.inspect(NAME).digest == base_image.digest
+    assert engine.find(f"{NAME}-candidate") is None
 
 
 def test_an_index_that_fails_midway_leaves_no_name(

@@ -92,6 +92,15 @@ def read_by_nvml(folder: Path | None = None) -> NvmlInventory:
         return {"driver": driver, "gpus": gpus, "links": links}
 
 
+def read_uuids(folder: Path | None = None) -> list[str]:
+    """Return what tells each GPU from all others (`GPU-...`), as NVML reports it.
+
+    `folder` holds libnvidia-ml.so.1, if the loader does not find it. Raises DriverError.
+    """
+    with _nvml_devices(folder) as (library, devices):
+        return [_call_for_text(library, "nvmlDeviceGetUUID", device) for device in devices]
+
+
 @contextmanager
 def _nvml_devices(folder: Path | None) -> Iterator[tuple[ctypes.CDLL, list[ctypes.c_void_p]]]:
     """Yield NVML and a handle of each GPU; shut NVML down afterwards. Raises DriverError."""

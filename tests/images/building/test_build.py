@@ -118,7 +118,7 @@ def test_the_time_of_a_build_and_of_its_validation_are_both_named() -> None:
         tag="cu126-torch27",
         withheld="",
         result=SimpleNamespace(seconds=214.6),
-        measured_in=251.2,
+        measured="measured in 251 s",
     )
 
     assert "6.40 GB, built in 215 s, measured in 251 s, named" in build.sentence_about(built)
