@@ -61,7 +61,9 @@ class TierRun(Row):
     counts: dict[Status, int]
     """Claims by verdict, those that are not required among them."""
     newer: Annotated[int, Field(ge=0)] = 0
-    """Required claims that the matrix makes of this tier today and this run did not judge."""
+    """Required claims that the matrix makes of this tier today and this run did not judge. Of a
+    nightly run, whose line has no names of claims, optional ones count, too. 0 of a run that judged
+    only some claims (`validate --claim`)."""
     date: date | None
     """The day it was measured, UTC; null: not known."""
     digest: str
@@ -112,6 +114,9 @@ class TierRun(Row):
         total = sum(self.counts.values())
         if self.verdict is Status.FAIL:
             result = f"failed {number} of the {plural(total, 'claim')} of that run"
+        elif self.verdict is Status.UNPROVEN and not number:
+            # No claim is unproven, but none that is required passed.
+            result = f"is not proved by the {plural(total, 'claim')} of that run"
         elif self.verdict is Status.UNPROVEN:
             result = f"left {number} of the {plural(total, 'claim')} of that run unproven"
         else:
@@ -188,13 +193,15 @@ class ImageStatus:
             return "Not validated: no run of this image was recorded."
 
         phrases = []
+        ran_on_gpus = any(run.tier in _GPU_TIERS for run in self.deciding)
         for tier in Tier:
             runs_of_tier = [run for run in self.deciding if run.tier is tier]
             runs_of_tier.sort(key=lambda run: run.gpus)
             for run in runs_of_tier:
                 phrases.append(f"{tier} {run.phrase}")
             if tier is Tier.GPU and not runs_of_tier:
-                phrases.append("not validated on a GPU")
+                # Its multigpu tier may have run nevertheless.
+                phrases.append("gpu not validated" if ran_on_gpus else "not validated on a GPU")
         return f"Its tiers: {'; '.join(phrases)}."
 
 
@@ -330,24 +337,34 @@ def _tier_runs(
 ) -> Iterator[TierRun]:
     """Yield the status of each tier of a run. A tier is a group of claims.
 
-    `others`: all runs of the image. `moved` and `claims`: see TierRun and `image_status`.
+    Left out are tiers that need a GPU, of a run without one; and a tier of which the run judged
+    only some claims, unless one of these failed. `others`: all runs of the image. `moved`: see
+    TierRun. `claims`: what the matrix claims of the image today.
     """
     for tier, tier_count in run.tiers.items():
         # Without a GPU, nothing of these tiers was measured.
         if tier in _GPU_TIERS and not run.gpus:
             continue
         # A run of some claims can't show that the tier passed. If one of them failed, it counts.
-        if tier_count.verdict is not Status.FAIL and _is_part_of_tier(run, tier, others):
+        is_partial = _judged_only_a_part(run, tier, others)
+        if is_partial and tier_count.verdict is not Status.FAIL:
             continue
 
+        # A run that failed by one of a few claims may be the only run of the image.
+        claims_of_tier = [claim for claim in claims if claim.tier is tier]
+        judged_count = sum(tier_count.counts.values())
+        if tier_count.verdict is Status.FAIL and len(claims_of_tier) > 2 * judged_count:
+            is_partial = True
+
         # Count the required claims of today that this run did not judge: they are newer than it.
-        if run.claims:
+        if is_partial:
+            newer_count = 0
+        elif run.claims:
             newer_count = len(unjudged_claims((run,), tier, claims))
         else:
-            # Nightly runs do not record the names of claims that passed: compare the numbers.
-            required = [claim for claim in claims if claim.tier is tier and claim.required]
-            judged_count = sum(tier_count.counts.values())
-            newer_count = max(0, len(required) - judged_count)
+            # Nightly runs do not record the names of claims that passed, nor how many of them were
+            # required: compare the numbers of all claims.
+            newer_count = max(0, len(claims_of_tier) - judged_count)
         yield TierRun(
             tier=tier,
             gpus=describe_gpus(tier, run.gpus),
@@ -364,7 +381,7 @@ def _tier_runs(
         )
 
 
-def _is_part_of_tier(run: Run, tier: Tier, others: Sequence[Run]) -> bool:
+def _judged_only_a_part(run: Run, tier: Tier, others: Sequence[Run]) -> bool:
     """Return whether a run judged only some claims of a tier, such as those about speed.
 
     It did if another run of the same layers judged more than twice as many: over time claims are

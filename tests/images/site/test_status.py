@@ -190,6 +190,58 @@ def test_known_faults_are_counted_beside_the_claims_that_passed() -> None:
     assert gpu_run.phrase.startswith("passed the 1 claim of that run and showed 1 known silent")
 
 
+@pytest.mark.parametrize("with_whole_run", [True, False])
+def test_what_a_run_of_single_claims_did_not_judge_is_not_newer(*, with_whole_run: bool) -> None:
+    whole = with_more_gpu_claims(WHOLE)
+    part = replace(
+        samples.run("i", samples.gpu(Status.FAIL), gpus=(H200,), day=date(2026, 11, 11)),
+        payload=PAYLOAD,
+    )
+    claims = [replace(newer_claim(Tier.GPU), subject=subject) for subject in "abc"]
+
+    status = status_of(part, *[whole] * with_whole_run, claims=claims)
+
+    gpu_runs = [run for run in status.deciding if run.tier is Tier.GPU]
+    assert [run.phrase for run in gpu_runs] == [
+        "failed 1 of the 1 claim of that run on H200, 2026-11-11"
+    ]
+
+
+def test_the_optional_claims_of_a_nightly_run_hide_no_newer_required_one() -> None:
+    # given a line of a nightly run, which has numbers and no names
+    optional = [
+        samples.claim(Tier.STATIC, subject=str(number), required=False) for number in range(9)
+    ]
+    required = [samples.claim(Tier.STATIC, subject=str(number)) for number in range(9, 20)]
+    run = replace(samples.run("i", *optional, *required), claims=())
+    claims = [
+        replace(newer_claim(Tier.STATIC), subject=str(number), required=number >= 9)
+        for number in range(25)
+    ]
+
+    (static_run,) = status_of(run, claims=claims).deciding
+
+    assert static_run.newer == 5
+
+
+def test_a_tier_without_a_required_claim_is_not_said_to_leave_none_unproven() -> None:
+    claims = [samples.claim(Tier.CPU, subject=subject, required=False) for subject in "abc"]
+
+    (cpu_run,) = status_of(samples.run("i", *claims)).deciding
+
+    assert cpu_run.verdict is Status.UNPROVEN
+    assert cpu_run.phrase.startswith("is not proved by the 3 claims of that run, ")
+
+
+def test_an_image_that_ran_on_several_gpus_only_is_not_said_to_have_run_on_none() -> None:
+    several = samples.gpu(tier=Tier.MULTIGPU)
+    on_two = samples.run("i", *samples.STATIC_CPU, several, gpus=(H200, H200))
+    on_none = samples.run("i", *samples.STATIC_CPU)
+
+    assert "; gpu not validated; multigpu passed the 1 claim of" in status_of(on_two).sentence
+    assert status_of(on_none).sentence.endswith("; not validated on a GPU.")
+
+
 # --- the sentence of a machine --------------------------------------------------------------------
 
 
