@@ -5,9 +5,10 @@ whoever measured an image may have expected less of it. Nothing here reads files
 """
 
 import json
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from images.errors import Problem, UserError, command, failed, wrong
 from images.validation.validation_run import with_host_limits
@@ -321,10 +322,9 @@ def find_tier_refusals(
         if failure.claim.tier is tier:
             reasons.append(describe(failure))
 
-    # One complete verdict is enough. If there is none, report the one that lacks least.
+    # One complete verdict is enough. If there is none, report the one that lacks the fewest claims.
     lacking = [find_lacking(verdict, tier, origin_exception) for verdict in verdicts]
-    fewest = min(lacking, key=len)
-    reasons += fewest
+    reasons += min(lacking, key=lambda of_run: of_run.claim_count).reasons
     # find_lacking has named failed claims, too, in the same words. A dict drops the second one.
     return tuple(dict.fromkeys(reasons))
 
@@ -339,8 +339,16 @@ def find_failures(verdicts: Sequence[Verdict]) -> list[ClaimVerdict]:
     return failures
 
 
-def find_lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> list[str]:
-    """Return why one validation run did not pass a tier (a group of claims); empty if it did.
+class Lacking(NamedTuple):
+    """What one validation run lacks to pass a tier."""
+
+    claim_count: int
+    """How many required claims it did not pass, untested ones among them."""
+    reasons: list[str]
+
+
+def find_lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> Lacking:
+    """Return why one validation run did not pass a tier (a group of claims); no reason if it did.
 
     There is a reason for each required claim that did not pass, and one for all those that the run
     did not test. A tier without a required claim counts as not judged. With an `origin_exception`
@@ -351,7 +359,8 @@ def find_lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> list[st
         if claim_verdict.claim.tier is tier and claim_verdict.claim.required:
             required.append(claim_verdict)
     if not required:
-        return [f"the {tier} tier was not judged"]
+        # Every run that judged the tier lacks less.
+        return Lacking(sys.maxsize, [f"the {tier} tier was not judged"])
 
     reasons: list[str] = []
     missing: list[str] = []
@@ -365,12 +374,14 @@ def find_lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> list[st
             missing.append(claim_verdict.claim.key)
         else:
             reasons.append(describe(claim_verdict))
+    # Until here, each reason is one claim.
+    claim_count = len(reasons) + len(missing)
     if missing:
         reasons.append(
             "the attestation has fewer claims than matrix.yaml today: "
             f"it lacks {listed(missing, limit=5)}"
         )
-    return reasons
+    return Lacking(claim_count, reasons)
 
 
 def is_unproven_origin(claim_verdict: ClaimVerdict) -> bool:

@@ -122,6 +122,21 @@ def test_the_gate_opens_without_refusals(
         assert refusal in reason
 
 
+def test_of_several_runs_the_one_that_lacks_the_fewest_claims_gives_the_reasons() -> None:
+    # given a run that did not test six claims, one that left two unproven, and one of another tier
+    subjects = ["torch", "numpy", "pip2", "triton", "peft", "trl"]
+    untested = judge_today(PIP, *(replace(PIP, subject=subject) for subject in subjects))
+    unproven = judged(UNPROVEN_PIP, replace(UNPROVEN_PIP, subject="torch"))
+    of_another_tier = judged(PIP_IN_CPU)
+
+    reasons = gate.find_tier_refusals([of_another_tier, untested, unproven], STATIC)
+
+    assert reasons == (
+        "pins/pip (static) is UNPROVEN: no wheel",
+        "pins/torch (static) is UNPROVEN: no wheel",
+    )
+
+
 # --- an unproven origin ---------------------------------------------------------------------------
 
 ORIGIN = Claim(
