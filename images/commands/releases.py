@@ -12,7 +12,6 @@ from images.config.platforms import Platform
 from images.config.schema import GATE
 from images.context import labels as image_labels
 from images.engine import host_gpus
-from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.publish.gate import ReleasePolicy, parse_tiers
@@ -99,7 +98,8 @@ def claims_of_published(
 
     Claims are statements about an image that a validation run tests. `labels` are the image's, and
     `run` is the validation run that was published with it. Returns None if today's matrix.yaml has
-    no image of that name, if the name means another build there, or if the image has no lock.
+    no image of that name, or if the name means another build there. Raises UserError, which names
+    the verb `lock`, if the image has no lock, or one that is stale or damaged.
     """
     name = labels.get(f"{image_labels.LABELS}.image", "")
     images = {planned.name: planned.image for planned in plan.plan(sources)}
@@ -114,8 +114,6 @@ def claims_of_published(
     if not is_same_matrix and not image_labels.match_todays_build(labels, image):
         return None
 
-    if not lock_file.is_present(image, sources.workspace.locks):
-        return None
     return claims_of(image, labels, run, sources)
 
 

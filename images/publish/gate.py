@@ -46,7 +46,8 @@ class ReleasePolicy:
     """Image name -> its aliases."""
     claims_of: Callable[[Mapping[str, str], Evidence], ClaimSet | None]
     """Labels of an image, and a validation run -> the claims that the matrix writes today for the
-    machine of that run; None where the matrix does not know the image."""
+    machine of that run; None where the matrix does not make the image. Raises UserError where they
+    can't be written: the image has no lock, or one that is stale or damaged."""
     without_matrix: bool = False
     """True where there is no matrix: an image is then judged by the claims in its own evidence, for
     which only a signature vouches."""
@@ -63,7 +64,8 @@ class ReleasePolicy:
     def makes(self, labels: Mapping[str, str], runs: Sequence[Evidence]) -> bool:
         """Return whether the matrix makes an image with these labels.
 
-        `runs` are the image's validation runs. True where there is no matrix, or no run.
+        `runs` are the image's validation runs. True where there is no matrix, or no run. Raises
+        UserError where today's claims of the image can't be written (`claims_of`).
         """
         if not runs:
             return True
@@ -77,7 +79,7 @@ class ReleasePolicy:
         measured. The verdict has also the claims that failed by the expectations of the run's own
         day and do not fail today (`with_earlier_failures`), so that none is forgotten. Raises
         UserError where the matrix makes no image with these labels, or one of another name than was
-        measured.
+        measured, and where today's claims can't be written (`claims_of`).
         """
         # The matrix makes no image with these labels (None), or it makes one of another name.
         claims = self.claims_of(labels, run)
@@ -118,7 +120,7 @@ class ReleasePolicy:
         except UserError as error:
             # A claim that failed when the image was measured closes the gate all the same.
             failures = find_failures([judge(run.claim_set, run) for run in runs])
-            return (error.problems[0].cause, *map(describe, failures))
+            return (cause_and_step(error.problems[0]), *map(describe, failures))
         return find_refusals(verdicts, tiers, origin_exception=exception)
 
     def require_open(
@@ -382,6 +384,11 @@ def find_lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> Lacking
             f"it lacks {listed(missing, limit=5)}"
         )
     return Lacking(claim_count, reasons)
+
+
+def cause_and_step(problem: Problem) -> str:
+    """Return why something failed, and what its user does, if that is known: `CAUSE: STEP`."""
+    return f"{problem.cause}: {problem.then}" if problem.then else problem.cause
 
 
 def is_unproven_origin(claim_verdict: ClaimVerdict) -> bool:

@@ -11,7 +11,7 @@ from images.context.labels import LABELS
 from images.errors import Problem, UserError, failed
 from images.publish import attachments, provenance, sbom, signing, statements, tags
 from images.publish.attachments import PublishedImage
-from images.publish.gate import ReleasePolicy, find_failures
+from images.publish.gate import ReleasePolicy, cause_and_step, find_failures
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
@@ -128,8 +128,9 @@ def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
     today. Where there is no matrix.yaml, they are judged by the claims that are attached with them.
     Anybody could have attached those: without the publisher's public key (`key` is empty), the
     result is then UNPROVEN instead of PASS. It is UNPROVEN, too, if the matrix.yaml here does not
-    make this image, or if nothing says which tiers must have passed and not all of them did. An
-    image whose runs failed by their own claims is FAIL in every case.
+    make this image, if the image has no current lock here, or if nothing says which tiers must have
+    passed and not all of them did. An image whose runs failed by their own claims is FAIL in every
+    case.
     """
     subject = f"gate {','.join(policy.gate)}"
     try:
@@ -138,10 +139,15 @@ def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
         exception = image.origin_exception
         # What failed by the claims of its own day is broken, whatever another matrix asks for.
         failures = find_failures([judge(run.claim_set, run) for run in evidence])
-        # The claims of today raise UserError where a lock, say, can't be read.
-        is_of_other_matrix = not failures and not policy.makes(image.labels, evidence)
     except UserError as error:
         return Check.of(subject, [error.problems[0].cause])
+    try:
+        is_of_other_matrix = not failures and not policy.makes(image.labels, evidence)
+    except UserError as error:
+        # Nothing is known against the image: its claims of today can't be written, for lack of a
+        # lock, say.
+        reason = cause_and_step(error.problems[0])
+        return Check(subject=subject, status=Status.UNPROVEN, reason=reason)
     if is_of_other_matrix:
         reason = f"matrix.yaml makes no image with the labels of this one: {ITS_MATRIX}"
         return Check(subject=subject, status=Status.UNPROVEN, reason=reason)

@@ -1,12 +1,15 @@
 """The verb `publish`: rows, which claims hold for which image, and options that clash."""
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from images.commands import releases
 from images.config.matrix import Sources
+from images.config.paths import Workspace
 from images.context import labels as image_labels
 from images.context import origin
 from images.context.labels import BaseContext
@@ -22,7 +25,7 @@ from images.validation.claims.context import ClaimContext
 from tests.support import attested
 from tests.support.commands import call
 from tests.support.sources import SOURCES, image
-from validate.claims import ORIGIN_PROBE
+from validate.claims import ORIGIN_PROBE, Tier
 from validate.evidence import Evidence
 
 AMD64, ARM64 = "cu130-torch211", "cu130-torch211-arm64"
@@ -130,6 +133,31 @@ def test_an_image_whose_row_has_changed_has_no_claims() -> None:
     labels = labels_of_build("cu126-torch27")
 
     assert releases.claims_of_published(labels, RUN, with_moved_pin) is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "cause"), [("empty", "has no lock"), ("stale", "the lock is older than the pins")]
+)
+def test_an_image_without_a_current_lock_has_no_claims_and_the_next_step_is_lock(
+    tmp_path: Path, folder: str, cause: str
+) -> None:
+    # given a folder with no lock, or with one that was made for another Python
+    name = "cu126-torch25"
+    workspace = Workspace(tmp_path / "matrix.yaml")
+    locks = workspace.locks
+    locks.mkdir()
+    if folder == "stale":
+        shutil.copytree(SOURCES.workspace.locks / name, locks / name)
+        record = locks / name / "lock.json"
+        record.write_text(record.read_text().replace('"python": "3.11"', '"python": "3.10"'))
+    sources = replace(SOURCES, workspace=workspace)
+    policy = releases.policy_of_published("", sources)
+
+    refusals = policy.refusals(labels_of_build(name), [replace(RUN, image=name)], [Tier.STATIC])
+
+    assert len(refusals) == 1
+    assert cause in refusals[0]
+    assert f"lock -- {name}`" in refusals[0]
 
 
 # --- claims of the build, and of the publication --------------------------------------------------

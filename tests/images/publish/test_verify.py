@@ -311,16 +311,18 @@ def test_an_image_that_is_known_to_be_broken_fails_whatever_the_matrix(
     assert "pins/pip (static) is FAIL" in check.reason
 
 
-def test_claims_of_today_that_cannot_be_made_fail_the_gate_alone(target: Registry) -> None:
+def test_claims_of_today_that_cannot_be_made_leave_the_gate_unproven_with_the_next_step(
+    target: Registry,
+) -> None:
     def raise_error(_labels: Mapping[str, str], _run: Evidence) -> ClaimSet:
-        raise wrong("locks/one", "the lock can't be read")
+        raise wrong("locks/one", "it has no lock", "`nox -s lock -- one` makes it")
 
     image_with_signed_tags(target, "one", NAME)
 
     check = check_of("gate", target, NAME, replace(POLICY, claims_of=raise_error))
 
-    assert check.status is Status.FAIL
-    assert check.reason == "the lock can't be read"
+    assert check.status is Status.UNPROVEN
+    assert check.reason == "it has no lock: `nox -s lock -- one` makes it"
 
 
 # --- tags that a promotion moves ------------------------------------------------------------------
