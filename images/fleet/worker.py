@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from images.config import paths
 from images.engine import Engine, ImageInfo, connect
@@ -111,11 +112,11 @@ def perform(task: Task, machine: str) -> Result:
             if task.reference:
                 pull(task.reference)
             # Run `build`, or for a pulled image `validate`, with the scratch folder for its files.
-            output = run_verb(task.arguments(scratch), Path(scratch, "log"))
+            ended = run_verb(task.arguments(scratch), Path(scratch, "log"))
             # The verdict is the last file that a verb writes. Without it, others may be incomplete.
             verdict = next(Path(scratch).rglob("verdict.json"), None)
             if verdict is None:
-                return Lost(cause=f"on {machine}: {last_words(output)}")
+                return Lost(cause=f"on {machine}: {last_words(ended)}")
             return bring_back(task, machine, verdict.parent)
     except UserError as error:
         return Lost(cause=f"on {machine}: {error.problems[0]}")
@@ -128,8 +129,17 @@ def pull(reference: str) -> None:
             engine.pull(reference)
 
 
-def run_verb(arguments: Sequence[str], log: Path) -> str:
-    """Run `truetag ARGUMENTS` to its end, and return its output, which goes to the file `log`.
+class EndedVerb(NamedTuple):
+    """How a verb ended."""
+
+    status: int
+    """Its exit status; negative: the number of the signal that killed it."""
+    log: str
+    """What it wrote, on both outputs."""
+
+
+def run_verb(arguments: Sequence[str], log: Path) -> EndedVerb:
+    """Run `truetag ARGUMENTS` to its end. Its output goes to the file `log`, and is returned.
 
     If the task is cancelled meanwhile (an exception in this process), the verb is told to end, and
     first removes its containers.
@@ -148,16 +158,24 @@ def run_verb(arguments: Sequence[str], log: Path) -> str:
             verb.send_signal(signal.SIGTERM)
             verb.wait()
             raise
-    return log.read_text(encoding="utf-8", errors="replace")
+    return EndedVerb(verb.returncode, log.read_text(encoding="utf-8", errors="replace"))
 
 
-def last_words(log: str) -> str:
-    """Return the errors with which a verb ended, or its last line if it was killed."""
-    errors = re.search(r"^error .*", log, re.MULTILINE | re.DOTALL)
+def last_words(ended: EndedVerb) -> str:
+    """Return the errors with which a verb ended, or else how it ended, and its last line."""
+    errors = re.search(r"^error .*", ended.log, re.MULTILINE | re.DOTALL)
     if errors:
         return errors[0].strip()
-    last_line = log.strip().rpartition("\n")[2]
-    return f"it was killed; its last line was: {last_line}"
+
+    if ended.status < 0:
+        signal_name = signal.strsignal(-ended.status) or "unknown"
+        end = f"it was killed by signal {-ended.status} ({signal_name})"
+    else:
+        end = f"it ended with exit status {ended.status} and without a verdict"
+    last_line = ended.log.strip().rpartition("\n")[2]
+    if not last_line:
+        return f"{end}; it wrote nothing"
+    return f"{end}; its last line was: {last_line}"
 
 
 def bring_back(task: Task, machine: str, folder: Path) -> Measured:

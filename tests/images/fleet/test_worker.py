@@ -16,7 +16,7 @@ import pytest
 
 from images.errors import failed
 from images.fleet import worker
-from images.fleet.worker import Lost, Measured, Task
+from images.fleet.worker import EndedVerb, Lost, Measured, Task
 from tests.support.fleet_records import DIGEST, NAME, claim, claims, evidence_of, installed
 from validate.claims import Tier
 
@@ -60,13 +60,12 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     )
     fake_engine.steps = lambda _image_id: ["RUN x"]
 
-    def run_verb(arguments: Sequence[str], _log: Path) -> str:
+    def run_verb(arguments: Sequence[str], _log: Path) -> EndedVerb:
         verb, *_, out = arguments
         # `validate` writes to a folder of its own below --out.
         folder = Path(out, "validate" if verb == "validate" else "", "image")
         folder.mkdir(parents=True)
-        printed: str = fake_engine.verb(folder)
-        return printed
+        return EndedVerb(-signal.SIGKILL, fake_engine.verb(folder))
 
     def push_by_digest(_engine: object, info: Any, staging: str) -> str:
         return f"{staging}@{info.digest}"
@@ -139,7 +138,9 @@ def test_a_verb_that_was_killed_is_reported_with_its_last_line(engine: SimpleNam
     result = worker.perform(BUILD_TASK, "n1")
 
     assert isinstance(result, Lost)
-    assert result.cause.endswith("it was killed; its last line was: measured static.files")
+    assert result.cause.endswith(
+        "it was killed by signal 9 (Killed); its last line was: measured static.files"
+    )
 
 
 def test_an_image_that_can_not_be_pulled_is_reported(engine: SimpleNamespace) -> None:
@@ -201,6 +202,40 @@ def test_a_cancelled_task_lets_its_verb_tidy_up(
 def test_the_output_of_a_verb_says_what_is_wrong_with_its_options(tmp_path: Path) -> None:
     arguments = ["validate", "no-such-image", "--out", str(tmp_path)]
 
-    printed = worker.run_verb(arguments, tmp_path / "log")
+    ended = worker.run_verb(arguments, tmp_path / "log")
 
-    assert worker.last_words(printed).startswith("error no-such-image: ")
+    assert ended.status == 2
+    assert worker.last_words(ended).startswith("error no-such-image: ")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        pytest.param(
+            "{}['a']",
+            "it ended with exit status 1 and without a verdict; its last line was: KeyError: 'a'",
+            id="traceback",
+        ),
+        pytest.param(
+            "import os; os.kill(os.getpid(), 9)",
+            "it was killed by signal 9 (Killed); it wrote nothing",
+            id="killed",
+        ),
+        pytest.param(
+            "", "it ended with exit status 0 and without a verdict; it wrote nothing", id="silent"
+        ),
+    ],
+)
+def test_only_a_verb_that_was_killed_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
+) -> None:
+    start_process = subprocess.Popen
+
+    def start_program(_command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        return start_process(
+            [sys.executable, "-c", program], stdout=options["stdout"], stderr=options["stderr"]
+        )
+
+    monkeypatch.setattr(worker.subprocess, "Popen", start_program)
+
+    assert worker.last_words(worker.run_verb(["build"], tmp_path / "log")) == words
