@@ -75,8 +75,13 @@ def judged(kind: ImageKind, **measured: Any) -> Finding:
         ),
         pytest.param(
             {"path": OUR_PATH[1:]},
-            "folders of ours are missing or in another order",
+            "the PATH is /usr/local/cuda-12.6/bin:/usr/bin: it lacks /opt/venv/bin",
             id="path-lacks-our-folder",
+        ),
+        pytest.param(
+            {"path": OUR_PATH[::-1]},
+            f"/opt/venv/bin: our build sets another order, {':'.join(OUR_PATH)}",
+            id="path-in-another-order",
         ),
         pytest.param(
             {"path": ["bin", *OUR_PATH]}, "the PATH has 'bin'", id="path-has-a-relative-folder"
@@ -113,6 +118,38 @@ def test_what_a_derived_image_may_bring_is_reported(measured: dict[str, Any], wo
 
     assert status is Status.PASS, reason
     assert words in reason
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (OUR_PATH[:2], ": it lacks /usr/bin"),
+        (["/app", *OUR_PATH, "/b"], ": our build does not set /app, /b"),
+        (OUR_PATH[1:2], ": it lacks /opt/venv/bin, /usr/bin"),
+    ],
+)
+def test_of_an_image_that_we_build_each_difference_of_the_path_is_named(
+    path: list[str], words: str
+) -> None:
+    status, reason = judged(ImageKind.OURS, path=path)
+
+    assert status is Status.FAIL
+    assert reason.endswith(words) or f"{words};" in reason, reason
+    assert "order" not in reason
+
+
+@pytest.mark.parametrize("kind", [ImageKind.OURS, ImageKind.DERIVED])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param([f"{folder}/" for folder in OUR_PATH], id="with slashes at the end"),
+        pytest.param([*OUR_PATH, OUR_PATH[0]], id="with a folder that is repeated"),
+    ],
+)
+def test_a_path_that_finds_the_same_programs_is_no_fault(kind: ImageKind, path: list[str]) -> None:
+    status, reason = judged(kind, path=path)
+
+    assert status is Status.PASS, reason
 
 
 @pytest.mark.parametrize(("measured", "words"), ALLOWED_IN_DERIVED_IMAGES)

@@ -494,22 +494,33 @@ def find_path_faults(expect: Expected, path: Sequence[str]) -> Iterator[str]:
 
     `path` are these folders, in their order; `expect["path"]` are those that our build sets. An
     image that we build must have just these. Other images may add folders, even in front of ours,
-    but no relative ones.
+    but no relative ones. A slash at the end of a folder and a folder that is repeated change
+    nothing.
     """
-    our_folders = expect["path"]
-    if list(path) == our_folders:
-        return
-    relative = [folder for folder in path if not folder.startswith("/")]
+    our_folders = [without_last_slash(folder) for folder in expect["path"]]
+    # A dict has each folder once, at its first place: there, programs look for it.
+    folders = list(dict.fromkeys(without_last_slash(folder) for folder in path))
+    relative = [folder for folder in folders if not folder.startswith("/")]
     if relative:
         yield f"the PATH has {relative[0]!r}: what runs depends on the folder to start it in"
 
-    shown = ":".join(path)
-    if expect["image_kind"] == ImageKind.OURS:
-        added = [folder for folder in path if folder not in our_folders]
-        difference = listed(added) or "the order of its folders"
-        yield f"the PATH is {shown}; {difference} is not as expected"
-    elif [folder for folder in path if folder in our_folders] != our_folders:
-        yield f"the PATH is {shown}: folders of ours are missing or in another order"
+    differences = []
+    lacking = [folder for folder in our_folders if folder not in folders]
+    if lacking:
+        differences.append(f"it lacks {listed(lacking)}")
+    added = [folder for folder in folders if folder not in (*our_folders, *relative)]
+    if added and expect["image_kind"] == ImageKind.OURS:
+        differences.append(f"our build does not set {listed(added)}")
+    ours_in_its_order = [folder for folder in folders if folder in our_folders]
+    if ours_in_its_order != [folder for folder in our_folders if folder in folders]:
+        differences.append(f"our build sets another order, {':'.join(our_folders)}")
+    if differences:
+        yield f"the PATH is {':'.join(path)}: {'; '.join(differences)}"
+
+
+def without_last_slash(folder: str) -> str:
+    """Return the path of a folder without slashes at its end; `/` stays as it is."""
+    return folder.rstrip("/") or folder[:1]
 
 
 CLAIMS = {"lookup": judge}
