@@ -4,6 +4,7 @@ import copy
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.judging import spoiled, spoiled_by, wrong
+from validate.checks.cpu import native
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import Verdict, judge
@@ -150,3 +152,18 @@ def test_the_mean_error_of_nf4_may_differ_both_ways_and_less_the_more_values_the
     seven_sigmas = 7 * claim.expect["mean_error_sigma"] * math.sqrt(PUBLISHED_SAMPLE / values)
     is_near = abs(error - claim.expect["mean_error"]) <= seven_sigmas
     assert (finding.status is Status.PASS) == is_near
+
+
+@pytest.mark.parametrize(("status", "version"), [(0, 12060), (3, 0)])
+def test_a_cuda_runtime_that_reports_an_error_has_no_version(
+    monkeypatch: pytest.MonkeyPatch, status: int, version: int
+) -> None:
+    def get_version(place: Any) -> int:
+        """Write a version, like CUDA's function of the same name, and return its status."""
+        place._obj.value = 12060
+        return status
+
+    runtime = SimpleNamespace(cudaRuntimeGetVersion=get_version)
+    monkeypatch.setattr(native.ctypes, "CDLL", lambda _path: runtime)
+
+    assert native.ask_runtime_for_version("libcudart.so.12") == version

@@ -60,7 +60,7 @@ class CudaRuntime(TypedDict):
     file: str
     owner: str | None  # the distribution that has the file
     major: int  # by its file name
-    version: int  # as it reports itself: 12060 for 12.6
+    version: int  # as it reports itself: 12060 for 12.6; 0: it reports none
 
 
 class NativeEvidence(TypedDict, total=False):
@@ -234,18 +234,24 @@ def list_cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
         match = _CUDA_RUNTIME.search(path)
         if not match:
             continue
-        # dlopen returns the library that is mapped already.
-        version = ctypes.c_int()
-        ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
         runtimes.append(
             {
                 "file": path,
                 "owner": owners.get(path),
                 "major": int(match["major"]),
-                "version": version.value,
+                "version": ask_runtime_for_version(path),
             }
         )
     return runtimes
+
+
+def ask_runtime_for_version(path: str) -> int:
+    """Return the version that a CUDA runtime reports: 12060 for 12.6; 0 if it reports none."""
+    version = ctypes.c_int()
+    # dlopen returns the library that is mapped already.
+    status = ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
+    # 0 is cudaSuccess.
+    return version.value if status == 0 else 0
 
 
 def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Finding:
@@ -345,10 +351,17 @@ def runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Iter
         files = [runtime["file"] for runtime in runtimes]
         yield f"{len(runtimes)} CUDA runtimes are loaded: {listed(files)}"
     for runtime in runtimes:
-        # `major` is from the file's name. The runtime reports its version as 12080 for CUDA 12.8.
-        if runtime["major"] != major or runtime["version"] // 1000 != major:
-            version = dotted(runtime["version"])
-            yield f"expected the CUDA {major} runtime, {runtime['file']} is {version}"
+        file, version = runtime["file"], runtime["version"]
+        # The runtime reports its version as 12080 for CUDA 12.8.
+        if version == 0:
+            yield f"{file} does not report its version: cudaRuntimeGetVersion failed"
+        elif version // 1000 != major:
+            yield f"expected the CUDA {major} runtime, {file} is {dotted(version)}"
+        elif runtime["major"] != major:
+            yield (
+                f"expected the CUDA {major} runtime, {file} is {dotted(version)}, "
+                f"but is named like one of CUDA {runtime['major']}"
+            )
 
 
 def selection_problems(expect: NativeExpect, selection: Mapping[str, Any] | None) -> Iterator[str]:
