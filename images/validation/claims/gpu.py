@@ -16,7 +16,7 @@ from validate.claims import Claim, Tier
 from validate.kernels import Capability, Kernel, dtype_of, expected_path, table
 
 if TYPE_CHECKING:
-    from images.hardware.inventory import Inventory
+    from images.hardware.inventory import Gpu, Inventory
     from validate.checks.gpu.speed import SpeedExpect
     from validate.checks.gpu.step import StepExpect
 
@@ -167,6 +167,7 @@ def speed_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterator
     required only on models on which our own runs have kept it.
     """
     model = find_gpu_model(context.inventory)
+    least_gpu = find_least_gpu(context.inventory)
     for subject, floor in ENVELOPES["floors"].items():
         not_applicable = ""
         if "kernel" in floor:
@@ -174,7 +175,8 @@ def speed_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterator
             kernel = table()[floor["kernel"]]
             if kernel.package not in versions or kernel.package in context.missing:
                 continue
-            not_applicable = reason_kernel_cannot_run(kernel, model.capability, versions)
+            capability = least_gpu.capability if least_gpu else None
+            not_applicable = reason_kernel_cannot_run(kernel, capability, versions)
 
         unproven = context.no_gpu
         # `{of: bf16, least: 0.5}`: see `floor_expectation`.
@@ -225,7 +227,7 @@ def step_claims(context: ClaimContext) -> Iterator[Claim]:
     image, missing = context.image, context.missing
     model = find_gpu_model(context.inventory)
     batch_rows = choose_batch_rows(context.inventory)
-    not_applicable = reason_without_step(context.inventory, model, _STEP_MEMORY_BY_ROWS[batch_rows])
+    not_applicable = reason_without_step(context.inventory, _STEP_MEMORY_BY_ROWS[batch_rows])
     recorded_by_variant = BASELINES.get(str(image.name), {}).get(model.name, {})
     for variant, bounds in ENVELOPES["steps"].items():
         if not all(image.pin(need) and need not in missing for need in bounds["needs"]):
@@ -265,23 +267,31 @@ def choose_batch_rows(inventory: Inventory | None) -> int:
     return min(_STEP_MEMORY_BY_ROWS)
 
 
-def reason_without_step(inventory: Inventory | None, model: GpuModel, needed_memory: int) -> str:
+def reason_without_step(inventory: Inventory | None, needed_memory: int) -> str:
     """Return why a GPU of the host can't run a training step; empty if all can.
 
-    It is also empty if no host is known. `model` is the model of the host's GPUs; one whose compute
-    capability is not known is taken to be able. `needed_memory`: bytes of GPU memory that the step
-    takes.
+    It is also empty if no host is known. `needed_memory`: bytes of GPU memory that the step takes.
     """
-    if not inventory:
+    least_gpu = find_least_gpu(inventory)
+    if not least_gpu:
         return ""
-    if model.capability and model.capability < _STEP_CAPABILITY:
-        actual = f"{model.name} has {model.capability[0]}.{model.capability[1]}"
+    if least_gpu.capability < _STEP_CAPABILITY:
+        actual = f"{least_gpu.name} has {least_gpu.capability[0]}.{least_gpu.capability[1]}"
         return f"bfloat16 takes compute capability 8.0, {actual}"
     least_memory = find_least_memory(inventory)
     if least_memory < needed_memory:
         needed = f"a step takes {needed_memory >> 30} GiB of GPU memory"
         return f"{needed}, there are {least_memory >> 30}"
     return ""
+
+
+def find_least_gpu(inventory: Inventory | None) -> Gpu | None:
+    """Return the host's GPU of the least compute capability; None without a GPU.
+
+    If the host's GPUs differ, a process may get any of them. So the oldest one decides.
+    """
+    gpus = inventory.gpus if inventory else ()
+    return min(gpus, key=lambda gpu: gpu.capability, default=None)
 
 
 def find_least_memory(inventory: Inventory | None) -> int:

@@ -11,6 +11,7 @@ import yaml
 
 from images.config import schema
 from images.config.paths import CHECKOUT
+from images.hardware.inventory import Gpu, Inventory
 from images.locking import lock_file
 from images.locking.wheel_records import WheelRecord
 from images.planning import expectations, plan
@@ -572,3 +573,34 @@ def test_records_are_required_unless_they_are_those_of_a_changed_pruner(
     assert ("torch" not in unknown_records) is is_known
     if not is_known:
         assert f"`lock {name}`" in unknown_records["torch"]
+
+
+# --- hosts with different GPUs --------------------------------------------------------------------
+
+V100 = Gpu(name="Tesla V100", capability=(7, 0), memory=32 << 30)
+QUADRO = Gpu(name="Quadro RTX 8000", capability=(7, 5), memory=48 << 30)
+H100 = Gpu(name="NVIDIA H100 80GB HBM3", capability=(9, 0), memory=80 << 30)
+
+
+def obstacles_on(*gpus: Gpu) -> dict[str, str]:
+    """Return why claims about speed and steps do not apply to a host: name -> reason."""
+    inventory = Inventory(driver="580.95", gpus=gpus, source="NVML")
+    claims = claims_of_image(image("cu126-torch27"), inventory=inventory)
+    reasons = {}
+    for claim in claims.claims:
+        if claim.check in ("speed", "step"):
+            reasons[claim.key] = claim.expect.get("not_applicable", "")
+    return reasons
+
+
+@pytest.mark.parametrize("other", [QUADRO, H100])
+def test_the_oldest_of_a_hosts_gpus_decides_what_applies(other: Gpu) -> None:
+    reasons = obstacles_on(other, V100)
+
+    assert reasons == obstacles_on(V100)
+    assert reasons["step/eager"] == "bfloat16 takes compute capability 8.0, Tesla V100 has 7.0"
+    assert reasons["speed/attention-flash"]
+
+
+def test_on_a_host_whose_gpus_are_all_new_enough_everything_applies() -> None:
+    assert not any(obstacles_on(H100, H100).values())
