@@ -384,20 +384,29 @@ def find_compiled(
     name and the sha256. A wheel that is damaged is not returned: `on_progress` gets a warning.
     """
     place = folder / key
+    if not place.exists():
+        return None
     try:
         record = json.loads((place / _RECORD).read_text())
         wheel: Path = place / record["wheel"]
-        if sha256_of_file(wheel) == record["sha256"]:
-            return wheel
+        expected_digest = record["sha256"]
     except FileNotFoundError:
-        # If only a file is missing, and not the whole folder, the wheel is damaged.
-        if not place.exists():
-            return None
-    except (OSError, ValueError, LookupError, TypeError):
-        # A file can't be read, or the record is no JSON of the expected form.
-        pass
-    on_progress(f"{place} is not what its record says: not taken")
-    return None
+        on_progress(f"{place} has no {_RECORD}: its wheel is not taken")
+        return None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        # The file can't be read, or is no JSON of the expected form.
+        on_progress(f"{place / _RECORD} can't be read ({error}): its wheel is not taken")
+        return None
+
+    try:
+        digest = sha256_of_file(wheel)
+    except OSError as error:
+        on_progress(f"{wheel} can't be read: {error.strerror}")
+        return None
+    if digest != expected_digest:
+        on_progress(f"{wheel} is not what its record says: not taken")
+        return None
+    return wheel
 
 
 def store_compiled(

@@ -482,6 +482,31 @@ def test_a_damaged_wheel_is_warned_of_and_not_taken(tmp_path: Path) -> None:
     assert "not what its record says" in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("fault", "warning"),
+    [
+        ("no record", "/key has no record.json: its wheel is not taken"),
+        ("no JSON", "/key/record.json can't be read (Expecting"),
+        ("no wheel", "/key/a-1-py3-none-any.whl can't be read: No such file or directory"),
+    ],
+)
+def test_the_warning_of_a_wheel_that_is_not_taken_names_what_is_wrong(
+    tmp_path: Path, fault: str, warning: str
+) -> None:
+    warnings = list[str]()
+    wheel = store_compiled(tmp_path, "key", "a-1-py3-none-any.whl", b"wheel", {})
+    record = wheel.parent / "record.json"
+    if fault == "no record":
+        record.unlink()
+    elif fault == "no JSON":
+        record.write_text("no")
+    else:
+        wheel.unlink()
+
+    assert find_compiled(tmp_path, "key", warnings.append) is None
+    assert [text.startswith(f"{tmp_path}{warning}") for text in warnings] == [True], warnings
+
+
 def test_a_wheel_with_a_damaged_record_is_not_taken_and_can_be_stored_anew(
     tmp_path: Path,
 ) -> None:
