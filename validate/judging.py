@@ -88,12 +88,15 @@ def scientific(value: object) -> str:
 def suspects(evidence: Mapping[str, Any]) -> str:
     """Return a remark about environment variables that may explain a fault; empty: none is set.
 
-    For example ` (OMP_NUM_THREADS=1 is set)`, to be put behind the fault.
+    For example ` (OMP_NUM_THREADS=1 is set)`, to be put behind the fault; `are` for several.
 
     evidence: its `environment` has the variables that were set and change how things are computed.
     """
     variables = [f"{name}={value}" for name, value in evidence.get("environment", {}).items()]
-    return f" ({listed(variables)} is set)" if variables else ""
+    if not variables:
+        return ""
+    verb = "is" if len(variables) == 1 else "are"
+    return f" ({listed(variables)} {verb} set)"
 
 
 _FAULTS_SHOWN, _PROBLEMS_SHOWN = 4, 3
