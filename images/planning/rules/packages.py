@@ -6,6 +6,7 @@ stand in `plan` and in docs/images.md, so they begin with the cause and end with
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 from packaging.requirements import Requirement
@@ -319,13 +320,18 @@ def check_undeclared_requirements(candidate: Candidate) -> Iterator[Finding]:
     The pin is demanded even if a newer Python or another package happens to bring the imported one:
     it does no harm there.
     """
+    packages_of_layers = set(chain.from_iterable(candidate.matrix.layers.values()))
     for row in candidate.facts.undeclared:
         version = candidate.pins.get(row.package)
         if version and within(version, row.releases) and row.needs not in candidate.pins:
+            place = f"`stacks.{candidate.name.torch}` in matrix.yaml ({row.tried} was tried)"
+            if row.needs in packages_of_layers:
+                step = f"pin {row.needs}, which a layer names already, at {place}"
+            else:
+                step = f"name {row.needs} in the layer of {row.package}, and pin it at {place}"
             yield refuse(
-                f"{row.package} {version} imports {row.needs} and does not require it ({row.why}): "
-                f"name {row.needs} in the layer of {row.package}, and pin it at "
-                f"`stacks.{candidate.name.torch}` in matrix.yaml ({row.tried} was tried)"
+                f"{row.package} {version} imports {row.needs} and does not require it "
+                f"({row.why}): {step}"
             )
 
 

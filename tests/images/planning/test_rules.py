@@ -495,20 +495,34 @@ def test_no_lock_holds_releases_that_are_known_to_fail_together(lock: Path) -> N
         assert not conflict.applies_to(versions), conflict.sentence(versions)
 
 
-def test_a_package_that_imports_what_it_does_not_require_is_refused_without_a_pin_of_that() -> None:
+@pytest.mark.parametrize(
+    ("is_in_layer", "step"),
+    [
+        (True, "pin setuptools, which a layer names already, at `stacks.2.5` in matrix.yaml"),
+        (
+            False,
+            "name setuptools in the layer of triton, and pin it at `stacks.2.5` in matrix.yaml",
+        ),
+    ],
+)
+def test_a_package_that_imports_what_it_does_not_require_is_refused_without_a_pin_of_that(
+    *, is_in_layer: bool, step: str
+) -> None:
     """A user's image with triton 3.1 and no setuptools was built for 20 minutes, and failed."""
     stack = dict(REAL.matrix.stacks["2.5"])
+    layers = dict(REAL.matrix.layers)
     assert planned("cu126-torch25", REAL).image
     del stack["setuptools"]
+    if not is_in_layer:
+        layers["torch"] = [name for name in layers["torch"] if name != "setuptools"]
 
-    refused = planned(
-        "cu126-torch25", sources_with(REAL.facts, REAL, stacks={**REAL.matrix.stacks, "2.5": stack})
-    )
+    stacks = {**REAL.matrix.stacks, "2.5": stack}
+    refused = planned("cu126-torch25", sources_with(REAL.facts, REAL, stacks=stacks, layers=layers))
 
     assert refused.image is None
     (reason,) = refused.reasons
     assert reason.startswith("triton 3.1.0 imports setuptools and does not require it")
-    assert "pin it at `stacks.2.5` in matrix.yaml" in reason
+    assert f": {step}" in reason
 
 
 def test_a_private_package_is_accepted_with_a_warning_that_names_its_index() -> None:
