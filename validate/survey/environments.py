@@ -282,30 +282,39 @@ def _standard_library(base: str, version: str) -> list[str]:
     return []
 
 
-def _with_folders_of_pth_files(package_folders: Sequence[str]) -> Iterator[str]:
+def _with_folders_of_pth_files(
+    package_folders: Sequence[str], entered: set[str] | None = None
+) -> Iterator[str]:
     """Yield each folder of packages, followed by existing folders that its .pth files name.
 
-    site.py reads the files of a folder in the order of their names.
+    site.py reads the files of a folder in the order of their names. `entered`: the folders that
+    were yielded already, by default none. They are left out: a folder's .pth file may name the
+    folder itself.
     """
+    entered = set() if entered is None else entered
     for package_folder in package_folders:
+        if package_folder in entered:
+            continue
+        entered.add(package_folder)
         yield package_folder
         files = Path(package_folder).glob("*.pth")
         for file in sorted(files):
             lines = read_text(file).splitlines()
             for line in lines:
-                yield from _folders_of_pth_line(line.strip(), package_folder)
+                yield from _folders_of_pth_line(line.strip(), package_folder, entered)
 
 
-def _folders_of_pth_line(line: str, package_folder: str) -> Iterator[str]:
+def _folders_of_pth_line(line: str, package_folder: str, entered: set[str]) -> Iterator[str]:
     """Yield the existing folders that a line of a .pth file adds to sys.path (Python's site.py).
 
-    `line` has no blanks around it. `package_folder` is the folder that has the file.
+    `line` has no blanks around it. `package_folder` is the folder that has the file. `entered`: see
+    `_with_folders_of_pth_files`.
     """
     # A line of ours, `import site; site.addsitedir('FOLDER')`, adds a whole folder of packages,
     # with its own .pth files.
     added_by_us = _ADDED_FOLDER.fullmatch(line)
     if added_by_us:
-        yield from _with_folders_of_pth_files([added_by_us["folder"]])
+        yield from _with_folders_of_pth_files([added_by_us["folder"]], entered)
         return
     # Other lines that begin with `import` are code, which site.py executes.
     if not line or line.startswith(("#", "import ", "import\t")):

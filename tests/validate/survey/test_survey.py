@@ -171,6 +171,21 @@ def test_the_search_path_is_that_of_site_py(tmp_path: Path) -> None:
     assert "/not/there" not in path
 
 
+def test_folders_whose_pth_files_add_each_other_are_on_the_search_path_once(
+    tmp_path: Path,
+) -> None:
+    folder = make_packages_folder(tmp_path / "own")
+    other = make_packages_folder(tmp_path / "other")
+    for place, added in [(folder, folder), (folder, other), (other, folder)]:
+        with Path(place, "added.pth").open("a") as file:
+            file.write(f"import site; site.addsitedir('{added}')\n")
+
+    (environment, _) = environments.find_environments([folder, other], {})
+
+    on_path = [place for place in environment.path if place in (folder, other)]
+    assert sorted(on_path) == sorted([folder, other])
+
+
 def test_modules_and_flags_of_the_start_are_found(tmp_path: Path) -> None:
     own = make_packages_folder(tmp_path / "a")
     Path(own, "sitecustomize.py").write_text("x = 1\n")
