@@ -12,9 +12,11 @@ import typer
 
 from images.commands import common
 from images.commands.options import Check, MatrixFile, Selectors
+from images.config import paths
 from images.config.matrix import Sources
 from images.context import base_images, pruner
-from images.errors import Problem, UserError, command
+from images.errors import Problem, UserError, command, failed
+from images.host import checkout
 from images.locking import debian, lock_file, measure_records, resolve, wheel_records
 from images.planning import plan
 from images.planning.image import Base, Image
@@ -121,8 +123,9 @@ def lock_debian_packages(
     A lock is made if it is missing or older than the list of packages; with `upgrade`, always. With
     `check`, nothing is written, and a lock that is not current raises UserError.
 
-    If a mirror does not answer, raises UserError for a lock that must be renewed. A missing lock is
-    then only reported, as images can be built without it; with `upgrade`, it raises UserError, too.
+    If a mirror does not answer, raises UserError for a lock that must be renewed, or that somebody
+    deleted for a new one. A lock that was never made is then only reported, as images can be built
+    without it; with `upgrade`, it raises UserError, too.
     """
     folder = sources.workspace.locks
     # `path` is the lock's file in the folder of locks.
@@ -140,6 +143,8 @@ def lock_debian_packages(
             was_missing = not (folder / path).exists()
             if upgrade or not was_missing:
                 raise
+            if checkout.git(folder, "ls-tree", "--name-only", "HEAD", "--", path):
+                raise _deleted_lock_error(folder / path, error.problems[0]) from None
             yield f"locks/{path} is not made: {error.problems[0]}"
             continue
 
@@ -148,6 +153,17 @@ def lock_debian_packages(
             debian_lock = {path: debian.serialize(new)}
             lock_file.put(debian_lock, folder)
         yield _describe_debian_lock(base, old, new)
+
+
+def _deleted_lock_error(file: Path, problem: Problem) -> UserError:
+    """Return the error that a lock of Debian packages is gone from a checkout, without a new one.
+
+    `problem` says why no new one could be made.
+    """
+    shown = paths.shown(file)
+    cause = f"this file was deleted, and no new one could be made: {problem.cause}"
+    then = f"{problem.then}; or bring the old one back: `git checkout HEAD -- {shown}`"
+    return failed(shown, cause, then)
 
 
 def _describe_debian_lock(base: Base, old: debian.DebianLock | None, new: debian.DebianLock) -> str:

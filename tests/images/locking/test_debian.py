@@ -1,6 +1,8 @@
 """Locks of Debian packages: how they are read and written, and which mirrors they come from."""
 
 import dataclasses
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -174,10 +176,18 @@ def test_a_file_that_cannot_be_locked_is_an_error(text: str) -> None:
 
 
 def lock_without_apt(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, upgrade: bool = False, check: bool = False
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    upgrade: bool = False,
+    check: bool = False,
+    programs: Path | None = None,
 ) -> list[str]:
-    """Lock the Debian packages of an image in an empty workspace, and return the sentences."""
-    monkeypatch.setenv("PATH", str(folder))
+    """Lock the Debian packages of an image in the workspace `folder`, and return the sentences.
+
+    `programs`: the only folder on PATH; by default one without programs.
+    """
+    monkeypatch.setenv("PATH", str(programs or folder))
     sources = dataclasses.replace(SOURCES, workspace=Workspace(folder / "matrix.yaml"))
     images = [image("cu126-torch25")]
     return list(lock.lock_debian_packages(images, sources, upgrade=upgrade, check=check))
@@ -191,6 +201,31 @@ def test_without_apt_a_missing_lock_is_reported(
 
     path = debian.lock_path(BASE)
     assert f"locks/{path} is not made: apt-get: this machine has no apt-get" in sentence
+
+
+@pytest.mark.usefixtures("mirrors")
+def test_a_lock_that_was_deleted_and_cannot_be_made_anew_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a checkout that has the lock in git, and not on disk
+    file = Workspace(tmp_path / "matrix.yaml").locks / debian.lock_path(BASE)
+    file.parent.mkdir(parents=True)
+    file.write_text("a lock")
+    author = ["-c", "user.name=a", "-c", "user.email=a@b.test"]
+    for words in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "a"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    file.unlink()
+    # A machine with git, and without apt.
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "git").symlink_to(shutil.which("git") or "")
+
+    with pytest.raises(UserError) as error:
+        lock_without_apt(tmp_path, monkeypatch, programs=programs)
+
+    (problem,) = error.value.problems
+    assert "was deleted, and no new one could be made: this machine has no apt-get" in problem.cause
+    assert f"`git checkout HEAD -- {problem.where}`" in problem.then
 
 
 @pytest.mark.usefixtures("mirrors")
