@@ -174,6 +174,7 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         options.sources.workspace.locks,
         wheels=gathered.digests(),
         missing=gathered.missing,
+        has_wheelhouse=options.wheelhouse is not None,
     )
     recipe_digest = image_origin.recipe.digest if image_origin.recipe else ""
 

@@ -102,7 +102,9 @@ def nightly(
             except OSError as error:
                 problems.append(problem_of(error, planned.name))
 
-    entries = [_write_files(result, sources, folder) for result in image_results]
+    entries = []
+    for result in image_results:
+        entries.append(_write_files(result, sources, folder, has_wheelhouse=wheelhouse is not None))
     if as_json:
         typer.echo(json.dumps({"date": now.isoformat(), "images": entries}, indent=1))
     else:
@@ -127,19 +129,22 @@ def _select_tracked(selectors: Sequence[str], sources: Sources) -> list[Planned]
     return [planned for planned in plan.select(selected, sources) if planned.name in accepted]
 
 
-def _write_files(result: ImageResult, sources: Sources, folder: Path) -> dict[str, Any]:
+def _write_files(
+    result: ImageResult, sources: Sources, folder: Path, *, has_wheelhouse: bool
+) -> dict[str, Any]:
     """Write the files of a nightly run of an image, and return the run's results as JSON.
 
     `folder` gets `reports/KEY.md` for each set of new versions that breaks something. If the newest
     versions (`canary`) are as good as the locked ones (`control`), it also gets a patch that moves
-    the image to them, in `proposals/IMAGE/`.
+    the image to them, in `proposals/IMAGE/`. `has_wheelhouse`: whether --wheelhouse was given.
     """
     for breakage in result.breakages:
         report = folder / "reports" / f"{breakage.key}.md"
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_text(results.write_issue(breakage))
 
-    proposal_entry = proposal.write(result, sources, folder / "proposals" / result.image)
+    place = folder / "proposals" / result.image
+    proposal_entry = proposal.write(result, sources, place, has_wheelhouse=has_wheelhouse)
     return {
         "image": result.image,
         "control": result.control.model_dump(mode="json"),

@@ -32,6 +32,8 @@ class Origin:
     """Why its recipe is not known, and what to do about it; empty: it is known."""
     base: str = ""
     """The custom base that it was built on; empty: the matrix's base."""
+    has_wheelhouse: bool = False
+    """Whether it was built with wheels from a folder of the user (--wheelhouse)."""
 
 
 def of_build(
@@ -42,6 +44,7 @@ def of_build(
     *,
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
+    has_wheelhouse: bool = False,
 ) -> Origin:
     """Return what an image that is built now is made of, with the record of earlier builds.
 
@@ -51,6 +54,7 @@ def of_build(
     locks: the folder of locks, which has the record.
     wheels: file name -> sha256, of wheels that no index has.
     missing: package -> why the image lacks it.
+    has_wheelhouse: see Origin.
     """
     record = layer_record.read(locks)
     unknown = why_no_recipe(image, base)
@@ -72,7 +76,7 @@ def of_build(
     )
     # Only a custom base is named. The text is empty for the base of the matrix.
     custom_base = base.reference if base.origin == "custom" else ""
-    return Origin(recipe=recipe, record=record, base=custom_base)
+    return Origin(recipe=recipe, record=record, base=custom_base, has_wheelhouse=has_wheelhouse)
 
 
 def of_labels(

@@ -18,12 +18,13 @@ PATCH = "update.patch"
 LOG = "CHANGES.md"
 
 
-def write(result: ImageResult, sources: Sources, folder: Path) -> str:
+def write(result: ImageResult, sources: Sources, folder: Path, *, has_wheelhouse: bool) -> str:
     """Write a proposal to update an image: a patch of matrix.yaml and its lock, and CHANGES.md.
 
     It moves the image to the newest versions, which the nightly run has tried (the canary). There
     is a proposal only if they did as well as the current ones (the control). Returns the folder;
-    empty, and nothing is written, if there is none.
+    empty, and nothing is written, if there is none. `has_wheelhouse`: the image was built with
+    wheels from a folder of the user (--wheelhouse).
     """
     if result.proposed is None:
         return ""
@@ -41,14 +42,15 @@ def write(result: ImageResult, sources: Sources, folder: Path) -> str:
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PATCH).write_text(_patch(before, after))
-    (folder / LOG).write_text(_describe_changes(result))
+    (folder / LOG).write_text(_describe_changes(result, has_wheelhouse=has_wheelhouse))
     return str(folder)
 
 
-def _describe_changes(result: ImageResult) -> str:
+def _describe_changes(result: ImageResult, *, has_wheelhouse: bool) -> str:
     """Return CHANGES.md, which describes a proposal to move an image to the newest versions.
 
     It has a table with the old and new version of each package, and the steps before a merge.
+    `has_wheelhouse`: the image was built with wheels from a folder of the user (--wheelhouse).
     """
     image = result.image
     rows = ""
@@ -60,7 +62,8 @@ def _describe_changes(result: ImageResult) -> str:
         else:
             reason = "no longer needed"
         rows += f"| {change.name} | {change.before or '-'} | {change.after or '-'} | {reason} |\n"
-    recording = command("reproduce", image, "--record")
+    wheelhouse = ["--wheelhouse FOLDER"] if has_wheelhouse else []
+    recording = command("reproduce", image, *wheelhouse, "--record")
     steps = (
         f"- `{command('plan')}` shows which images share the stack: whether the rules refuse one, "
         "or its lock is stale\n"

@@ -33,6 +33,9 @@ def origin_claims(context: ClaimContext) -> Iterator[Claim]:
     arguments = str(context.image.name)
     if origin.base:
         arguments += f" --base {origin.base}"
+    # The folder itself is nobody's business: claims are published with the evidence.
+    if origin.has_wheelhouse:
+        arguments += " --wheelhouse FOLDER"
 
     expect = OriginExpectation(
         recipe=recipe_digest,

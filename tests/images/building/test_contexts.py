@@ -18,6 +18,7 @@ from images.wheels import prebuilt
 from images.wheels.prebuilt import Gathered, NotFetched
 from tests.support import sources
 from tests.support.sources import SOURCES
+from validate.claims import ORIGIN_PROBE
 
 NO_WHEELS = Gathered(files={}, missing={}, details={})
 
@@ -48,6 +49,25 @@ def test_a_custom_base_without_python_has_the_claims_of_a_custom_base(
     (about_labels,) = image_claims(prepared.claim_context).named_by(["image/labels"]).claims
     labels_of_build = image_labels.labels(arch_image, base, missing={})
     assert about_labels.expect["labels"].items() <= labels_of_build.items()
+
+
+@pytest.mark.parametrize("has_wheelhouse", [True, False])
+def test_the_command_that_records_an_image_keeps_the_wheelhouse_of_its_build(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, has_wheelhouse: bool
+) -> None:
+    monkeypatch.setattr(prebuilt, "gather", lambda _image, **_sources: NO_WHEELS)
+    base = BaseContext(reference="mine", origin="custom", digest="sha256:1")
+    wheelhouse = tmp_path if has_wheelhouse else None
+
+    prepared = prepare(
+        sources.image("cu126-torch27"), base, options(tmp_path, wheelhouse=wheelhouse)
+    )
+
+    (about_origin,) = image_claims(prepared.claim_context).measured_by([ORIGIN_PROBE]).claims
+    further = " --wheelhouse FOLDER" if has_wheelhouse else ""
+    assert about_origin.expect["arguments"] == f"cu126-torch27 --base mine{further}"
+    # Claims are published: the folder's path is nobody's business.
+    assert str(tmp_path) not in str(about_origin.expect)
 
 
 def test_an_offline_build_fetches_no_official_wheel(

@@ -35,7 +35,12 @@ def test_a_proposal_moves_only_pins_and_only_in_the_stack_of_its_image(tmp_path:
     assert stacks["2.8"] == SOURCES.matrix.stacks["2.8"]
 
 
-def test_a_proposal_is_a_patch_and_says_what_to_do_before_it_is_merged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("has_wheelhouse", "further"), [(True, " --wheelhouse FOLDER"), (False, "")]
+)
+def test_a_proposal_is_a_patch_and_says_what_to_do_before_it_is_merged(
+    tmp_path: Path, *, has_wheelhouse: bool, further: str
+) -> None:
     name = CONTROL.image.lock_name
     result = ImageResult(
         image=name,
@@ -44,7 +49,7 @@ def test_a_proposal_is_a_patch_and_says_what_to_do_before_it_is_merged(tmp_path:
         proposed=CONTROL,
     )
 
-    folder = Path(proposal.write(result, SOURCES, tmp_path))
+    folder = Path(proposal.write(result, SOURCES, tmp_path, has_wheelhouse=has_wheelhouse))
 
     patch = (folder / proposal.PATCH).read_text()
     log = (folder / proposal.LOG).read_text()
@@ -54,6 +59,7 @@ def test_a_proposal_is_a_patch_and_says_what_to_do_before_it_is_merged(tmp_path:
     # them.
     assert "locks/records.json" not in patch
     assert f"`nox -s lock -- {name}`" in log.partition("Before it is merged:")[2]
+    assert f"`nox -s reproduce -- {name}{further} --record`" in log
 
 
 def test_an_issue_has_its_title_sentence_and_marker() -> None:

@@ -60,8 +60,8 @@ class OriginExpectation(TypedDict):
     layers: list[ExpectedLayer]
     """The lowest first; `settings` is the last."""
     arguments: str
-    """Arguments for the commands that reasons name: the image, and its base if it is a custom one.
-    """
+    """Arguments for the commands that reasons name: the image, its base if it is a custom one, and
+    --wheelhouse if it was built with that."""
     is_derived: bool
     """Whether the image was built on an image of the recipe. Its settings and the layers on top are
     then its own."""
