@@ -93,7 +93,7 @@ def build(
             gpus=gpus,
             reuse=not again,
         )
-        _tell_sizes(docker_engine, images, sources)
+        _tell_sizes(docker_engine, images, sources, offline=offline)
         find_wheel = _wheel_finder(docker_engine, images, options, progress, compiles=compile_)
         options = replace(options, compiled=find_wheel)
         results = build_all(docker_engine, locked, options, progress, jobs)
@@ -125,7 +125,8 @@ def _print_warnings(images: Sequence[Image], host: HostSettings) -> None:
     for warning in host.warnings:
         common.say(f"warning: {warning}")
     if any(image.warnings for image in images):
-        common.say("Warnings do not stop the build; what can be done about one is said in it.")
+        # About some silent faults nothing can be done: their warnings name the issues only.
+        common.say("Warnings do not stop the build; most of them say what can be done.")
 
 
 def _describe_named_image(result: Built, page: str, sources: Sources) -> list[str]:
@@ -166,10 +167,13 @@ def _recorded_gpu_runs(result: Built, sources: Sources) -> str:
     return sentence
 
 
-def _tell_sizes(engine: Engine, images: Sequence[Image], sources: Sources) -> None:
+def _tell_sizes(
+    engine: Engine, images: Sequence[Image], sources: Sources, *, offline: bool
+) -> None:
     """Print the size of each image that the engine does not have yet, before it is downloaded.
 
     The size is that of the newest recorded build of the name. Of some names none is recorded.
+    `offline`: nothing is downloaded, and nothing is said of it.
     """
     # Imported late: other verbs and builds without a lock end before this, and start sooner so.
     from images.site import records
@@ -180,10 +184,8 @@ def _tell_sizes(engine: Engine, images: Sequence[Image], sources: Sources) -> No
             continue
         size = records.newest_size(lines, str(image.name))
         recorded = f"{size / 1e9:.1f} GB in its last recorded build" if size else "not recorded"
-        common.tell(
-            f"{image.name}: packages that are not in the build cache are downloaded; "
-            f"size of the image, unpacked: {recorded}"
-        )
+        download = "" if offline else "packages that are not in the build cache are downloaded; "
+        common.tell(f"{image.name}: {download}size of the image, unpacked: {recorded}")
 
 
 def _wheel_finder(
