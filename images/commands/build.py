@@ -125,8 +125,8 @@ def _print_warnings(images: Sequence[Image], host: HostSettings) -> None:
     for warning in host.warnings:
         common.say(f"warning: {warning}")
     if any(image.warnings for image in images):
-        # About some silent faults nothing can be done: their warnings name the issues only.
-        common.say("Warnings do not stop the build; most of them say what can be done.")
+        # No way out is promised: most silent faults have none, and many warnings are for knowledge.
+        common.say("Warnings do not stop the build.")
 
 
 def _describe_named_image(result: Built, page: str, sources: Sources) -> list[str]:
