@@ -1,6 +1,7 @@
 """When the evidence of an earlier run stands for a new one: never if an input differs."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -170,6 +171,14 @@ def test_a_gpu_that_became_faulty_is_measured(monkeypatch: pytest.MonkeyPatch) -
     reason = earlier_run.reason_to_measure(finished(before), describe())
 
     assert reason == "the machine's health differs"
+
+
+def test_another_user_measures_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ordinary user can't read the engine's store, so claims about it are UNPROVEN."""
+    before = describe()
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+
+    assert earlier_run.reason_to_measure(finished(before), describe()) == "the user differs"
 
 
 def test_an_engine_with_another_id_kernel_or_runc_is_another_engine() -> None:
