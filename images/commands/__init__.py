@@ -21,6 +21,7 @@ VERBS: Mapping[str, str] = {
     "publish": "Push validated images with attestations, then move tags.",
     "promote": "Take a published image over into another repository, by digest.",
     "verify": "Check a published image: signature, attachments, labels.",
+    "compare": "Two images side by side: packages, sizes, claims, training steps.",
     "choose": "Which image to pull for a machine, and why.",
     "hint": "What an error text means, and what to do.",
     "site": "Static pages: what was validated of each image, and when.",

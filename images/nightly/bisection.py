@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from images.nightly import results, sets
 from images.nightly.results import BUILD, BreakageLine
-from images.nightly.results import Change as PackageChange
 from images.nightly.sets import Locked, NightlyOptions, SetResult
 from images.planning.plan import Planned
+from images.validation.rows import Change as PackageChange
 from images.validation.rows import ClaimRow
 from validate.claims import Tier
 from validate.judging import Status, plural

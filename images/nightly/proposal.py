@@ -5,14 +5,16 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from images.comparison import tables
+from images.comparison.differences import Comparison
 from images.config import yamlfile
 from images.config.matrix import Sources
 from images.errors import command
 from images.locking import lock_file
 from images.nightly import results
-from images.nightly.results import Change
 from images.nightly.run import ImageResult
 from images.planning.image import Image
+from images.validation.rows import Change
 
 PATCH = "update.patch"
 LOG = "CHANGES.md"
@@ -26,7 +28,7 @@ def write(result: ImageResult, sources: Sources, folder: Path, *, has_wheelhouse
     empty, and nothing is written, if there is none. `has_wheelhouse`: the image was built with
     wheels from a folder of the user (--wheelhouse).
     """
-    if result.proposed is None:
+    if result.proposed is None or result.comparison is None:
         return ""
     image, root = result.proposed.image, sources.workspace.root
 
@@ -42,26 +44,18 @@ def write(result: ImageResult, sources: Sources, folder: Path, *, has_wheelhouse
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PATCH).write_text(_patch(before, after))
-    (folder / LOG).write_text(_describe_changes(result, has_wheelhouse=has_wheelhouse))
+    description = _describe_changes(result, result.comparison, has_wheelhouse=has_wheelhouse)
+    (folder / LOG).write_text(description)
     return str(folder)
 
 
-def _describe_changes(result: ImageResult, *, has_wheelhouse: bool) -> str:
+def _describe_changes(result: ImageResult, comparison: Comparison, *, has_wheelhouse: bool) -> str:
     """Return CHANGES.md, which describes a proposal to move an image to the newest versions.
 
-    It has a table with the old and new version of each package, and the steps before a merge.
+    It has the steps before a merge, and the image as it is beside the one with these versions.
     `has_wheelhouse`: the image was built with wheels from a folder of the user (--wheelhouse).
     """
     image = result.image
-    rows = ""
-    for change in result.canary.changes:
-        if change.pinned:
-            reason = "pinned"
-        elif change.after:
-            reason = "dependency"
-        else:
-            reason = "no longer needed"
-        rows += f"| {change.name} | {change.before or '-'} | {change.after or '-'} | {reason} |\n"
     wheelhouse = ["--wheelhouse FOLDER"] if has_wheelhouse else []
     recording = command("reproduce", image, *wheelhouse, "--record")
     steps = (
@@ -76,14 +70,10 @@ def _describe_changes(result: ImageResult, *, has_wheelhouse: bool) -> str:
 
 {results.summarize(result.canary)}, on {result.canary.date:%Y-%m-%d}, as the committed lock.
 
-`git apply {PATCH}` makes the change.
+`git apply {PATCH}` makes the change. Before it is merged:
 
-| package | from | to | |
-|---|---|---|---|
-{rows}
-Before it is merged:
-
-{steps}"""
+{steps}
+{tables.markdown(comparison)}"""
 
 
 def _patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:

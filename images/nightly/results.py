@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, Field, TypeAdapter
 
 from images.errors import Problem, UserError
-from images.validation.rows import ClaimRow, Row, TierCount, read_lines
+from images.validation.rows import Change, ClaimRow, Row, TierCount, read_lines
 from validate.claims import Tier
 from validate.judging import Status, plural
 
@@ -46,21 +46,6 @@ class Outcome(StrEnum):
     """No set of versions fits together: `cause` has the resolver's message."""
     UNCHANGED = "UNCHANGED"
     """The newest versions are those of the image: there was nothing to build."""
-
-
-class Change(Row):
-    """One package that differs between two locks."""
-
-    name: str
-    before: str
-    """Version in the committed lock; empty: it was not there."""
-    after: str
-    """Version in the canary; empty: it is gone."""
-    pinned: bool
-    """matrix.yaml pins it; else it is a dependency."""
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.before or '(none)'} -> {self.after or '(none)'}"
 
 
 class JobLine(Row):

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from images.building import validating
+from images.comparison.differences import Comparison, ImageRecord, compare, list_changes
 from images.locking import lock_file, uv
 from images.nightly import bisection, results, sets
 from images.nightly.bisection import is_failing
-from images.nightly.results import BreakageLine, Change, Job, JobLine, Outcome
+from images.nightly.results import BreakageLine, Job, JobLine, Outcome
 from images.nightly.sets import Locked, NightlyOptions, SetResult
 from images.planning.image import Image
 from images.planning.plan import Planned
-from images.validation.rows import tier_counts
+from images.validation.rows import Change, tier_counts
 from validate.judging import Status
 
 
@@ -31,6 +32,8 @@ class ImageResult:
     breakages: tuple[BreakageLine, ...] = ()
     proposed: Locked | None = None
     """The lock of a canary that is as good as the control."""
+    comparison: Comparison | None = None
+    """The canary beside the control, if it is proposed."""
 
     @property
     def broken(self) -> bool:
@@ -69,7 +72,7 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     except uv.NoSolution as error:
         return without_canary(Outcome.UNRESOLVED, cause=error.problems[0].cause)
     pinned = [pin.name for pin in image.pins]
-    changes = sets.list_changes(control.versions, canary.versions, pinned)
+    changes = list_changes(control.versions, canary.versions, pinned)
     if not changes:
         return without_canary(Outcome.UNCHANGED, versions=control.lock.hash)
 
@@ -86,15 +89,46 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     breakages = tuple(search.breakages(broken_claims))
 
     # The newest versions are proposed for the lock if nothing is worse with them.
-    proposed = None
+    proposed, comparison = None, None
     if is_as_good(control_result, canary_result):
         proposed = canary
+        comparison = compare(
+            _image_record(control, control_line, control_result),
+            _image_record(canary, canary_line, canary_result),
+        )
     return ImageResult(
         image=planned.name,
         control=control_line,
         canary=canary_line,
         breakages=breakages,
         proposed=proposed,
+        comparison=comparison,
+    )
+
+
+def _image_record(locked: Locked, line: JobLine, result: SetResult) -> ImageRecord:
+    """Return what a nightly job recorded of an image, to compare control and canary.
+
+    `locked`: the image with its lock. `line`: the job's line. `result`: what was judged of it.
+    """
+    return ImageRecord(
+        label=str(line.job),
+        name=line.image,
+        source=f"lock {line.versions}",
+        platform=str(locked.image.name.platform),
+        digest=line.digest,
+        date=line.date,
+        gpus=result.gpus,
+        driver=result.driver,
+        pins=[pin.name for pin in locked.image.pins],
+        packages=locked.versions,
+        all_packages=True,
+        bytes=result.bytes,
+        layers=result.layers,
+        layer_bytes=result.layer_bytes,
+        tiers=line.tiers,
+        claims=result.claims,
+        steps=result.steps,
     )
 
 

@@ -8,7 +8,7 @@ Versions that the facts do not know are taken: the canary is there to find out a
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -27,10 +27,16 @@ from images.engine.progress import Progress
 from images.errors import UserError
 from images.locking import lock_file, measure_records, resolve, uv
 from images.locking.lock_file import Lock
-from images.nightly.results import Change, Job
+from images.nightly.results import Job
 from images.planning import plan
 from images.planning.image import Image, Pin
-from images.validation.rows import ClaimRow, claim_rows, read_evidence
+from images.validation.rows import (
+    ClaimRow,
+    StepRow,
+    claim_rows,
+    collect_steps,
+    read_evidence,
+)
 from validate.claims import ORIGIN_PROBE, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict
@@ -174,25 +180,6 @@ def relock(control: Locked, versions: Mapping[str, str], run: uv.Runner = uv.run
     return Locked(image=image, lock=resolve.resolve(image, run, preferred=versions))
 
 
-def list_changes(
-    before: Mapping[str, str], after: Mapping[str, str], pinned: Sequence[str] = ()
-) -> tuple[Change, ...]:
-    """Return what differs between two sets of packages (name -> version), pinned packages first.
-
-    A package that only one set has is also a change, with an empty version for the other set.
-    """
-    others = sorted(name for name in {*before, *after} if name not in pinned)
-    changes = []
-    for name in (*pinned, *others):
-        old_version = before.get(name, "")
-        new_version = after.get(name, "")
-        if old_version != new_version:
-            changes.append(
-                Change(name=name, before=old_version, after=new_version, pinned=name in pinned)
-            )
-    return tuple(changes)
-
-
 def mix_versions(
     control: Locked, canary: Locked, moved: Set[str], run: uv.Runner = uv.run
 ) -> Locked | None:
@@ -234,6 +221,12 @@ class SetResult:
     bytes: int = 0
     seconds: float = 0.0
     gpus: tuple[str, ...] = ()
+    driver: str = ""
+    layers: Mapping[str, str] = field(default_factory=dict)
+    """Layer -> its digest, with the settings."""
+    layer_bytes: Mapping[str, int] = field(default_factory=dict)
+    steps: Mapping[str, StepRow] = field(default_factory=dict)
+    """Training step -> its figures, of those that did not fail."""
     cause: str = ""
     """Why the image could not be built; empty if it was built and judged."""
 
@@ -355,11 +348,12 @@ def without_unproven_origin(verdict: Verdict) -> Verdict:
 
 
 def set_result(info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float) -> SetResult:
-    """Return the result of a nightly build: the verdict of each claim, digest, size, time and GPUs.
+    """Return the result of a nightly build: verdicts, size, layers, GPUs and training steps.
 
     `info` describes the image, `evidence` is what was measured of it. `start`: when the work on it
     began, as time.monotonic() gave it.
     """
+    not_failed = [claim for claim in verdict.claims if claim.status is not Status.FAIL]
     # Nobody can prove the origin of an image with the newest versions, so that is left out.
     return SetResult(
         claims=claim_rows(without_unproven_origin(verdict)),
@@ -367,4 +361,8 @@ def set_result(info: ImageInfo, evidence: Evidence, verdict: Verdict, start: flo
         bytes=info.size,
         seconds=round(time.monotonic() - start, 1),
         gpus=tuple(str(gpu["name"]) for gpu in evidence.host.get("gpus", ())),
+        driver=str(evidence.host.get("driver") or ""),
+        layers=evidence.host.get("payload", {}),
+        layer_bytes=evidence.host.get("layer_bytes", {}),
+        steps=collect_steps(not_failed),
     )

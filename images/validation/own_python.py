@@ -102,15 +102,17 @@ def measure_files(
     require_end(image, "files", run, then=then)
 
 
-def query_files(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) -> dict[str, Any]:
+def query_files(
+    engine: Engine, image: ImageInfo, verb: str, *options: str, timeout: float
+) -> dict[str, Any]:
     """Run a verb of the suite over an image's files, and return the JSON object that it prints.
 
-    `verb` is `survey` or `packages` (validate/survey/), `timeout` is in seconds. Raises UserError
-    if no object or an empty one is printed, and Stopped past the timeout.
+    `verb` is `survey` or `packages` (validate/survey/), with its options. `timeout` is in seconds.
+    Raises UserError if no object or an empty one is printed, and Stopped past the timeout.
     """
     no_claims = ClaimSet(image="", claims=())
     # The file that `run_over_files` makes of `user_json` in the container.
-    arguments = [verb, f"{SUITE_FOLDER}/user.json"]
+    arguments = [verb, f"{SUITE_FOLDER}/user.json", *options]
     run = run_over_files(engine, image, arguments, no_claims, user_json(image), timeout=timeout)
     # The object is one of the printed lines. Others, such as warnings, may come before it.
     for line in run.other_lines:

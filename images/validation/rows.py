@@ -76,6 +76,21 @@ class StepRow(Row):
     """After the last step."""
 
 
+class Change(Row):
+    """One package that differs between two images."""
+
+    name: str
+    before: str
+    """Version in the first image, that of the committed lock; empty: it was not there."""
+    after: str
+    """Version in the second image, such as the canary; empty: it is gone."""
+    pinned: bool
+    """matrix.yaml pins it; else it is a dependency."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.before or '(none)'} -> {self.after or '(none)'}"
+
+
 def collect_steps(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
     """Return time, memory and loss of the training steps that a validation run measured.
 

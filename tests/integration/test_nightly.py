@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from images.building import validating
+from images.comparison.differences import list_changes
 from images.config.paths import CHECKOUT
 from images.config.schema import Nightly
 from images.context import labels
@@ -56,7 +57,7 @@ def laid_over(engine: Engine, control: Locked, base_image: ImageInfo) -> Validat
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
         start = time.monotonic()
         tag = f"{NAME}-{label}"
-        changes = sets.list_changes(control.versions, locked.versions)
+        changes = list_changes(control.versions, locked.versions)
         moved = {change.name for change in changes}
         packages = [package for package in locked.lock.packages() if package.name in moved]
         dockerfile = f"FROM {NAME}\nUSER root\n{STEP if packages else ''}\nUSER {base_image.user}\n"

@@ -5,11 +5,11 @@ Their texts hold strings that would break a page if they were not escaped.
 
 from datetime import UTC, date, datetime
 
-from images.nightly.results import BreakageLine, Change, Job, JobLine, Outcome
+from images.nightly.results import BreakageLine, Job, JobLine, Outcome
 from images.planning import plan
 from images.site.inputs import SiteInputs
 from images.site.runs import Published, Run
-from images.validation.rows import ClaimRow, TierCount, tier_counts
+from images.validation.rows import Change, ClaimRow, TierCount, tier_counts
 from tests.support.sources import SOURCES
 from validate.claims import Tier
 from validate.judging import Status

@@ -1,6 +1,6 @@
 """Print the packages of an image that its SBOM lists, as JSON, without running anything of it.
 
-    python3 -I -S FOLDER/validate packages USER.json
+    python3 -I -S FOLDER/validate packages USER.json [--versions]
 
 USER.json is what `docker inspect` says of the image's environment
 (environment/user_environment.py). The SBOM is written by images/publish/sbom.py.
@@ -78,13 +78,15 @@ class PythonPackage(TypedDict):
 def main(arguments: Sequence[str]) -> int:
     """Print the packages of Python, of the CUDA toolkit and of Debian, as JSON.
 
-    The one argument is the path of USER.json, which describes the image's user
-    (user_environment.read). Returns 0. Raises LookupError if no Python has packages.
+    The first argument is the path of USER.json, which describes the image's user
+    (user_environment.read). With `--versions` as the second one, the libraries that wheels bundle
+    are left out: to find them, every library is read. Returns 0. Raises LookupError if no Python
+    has packages.
     """
     # `user.start` says how the user's Python would start. Its `path` is sys.path.
     user = environments.with_start_from_files(user_environment.read(Path(arguments[0])))
     packages = {
-        "python": python_packages(user.start["path"]),
+        "python": python_packages(user.start["path"], bundled="--versions" not in arguments),
         "toolkit": toolkit_packages(),
         "debian": debian_packages(),
         "os": os_release(),
@@ -93,11 +95,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def python_packages(folders: Sequence[str]) -> list[PythonPackage]:
+def python_packages(folders: Sequence[str], *, bundled: bool = True) -> list[PythonPackage]:
     """Return the distributions in these folders of sys.path.
 
     If there are several of the same name, only the first is returned, which Python imports. The
-    licence is empty if the metadata has no License-Expression.
+    licence is empty if the metadata has no License-Expression. Without `bundled`, the list of
+    bundled libraries is empty.
     """
     packages: dict[str, PythonPackage] = {}
     for distribution in importlib.metadata.distributions(path=list(folders)):
@@ -105,11 +108,14 @@ def python_packages(folders: Sequence[str]) -> list[PythonPackage]:
         if not name or canonical(name) in packages:
             continue
         licences = distribution.metadata.get_all("License-Expression") or [""]
+        libraries: list[BundledLibrary] = []
+        if bundled:
+            libraries = bundled_libraries(distribution, canonical(name))
         packages[canonical(name)] = {
             "name": name,
             "version": distribution.version,
             "licence": licences[0],
-            "bundled": bundled_libraries(distribution, canonical(name)),
+            "bundled": libraries,
         }
     return list(packages.values())
 

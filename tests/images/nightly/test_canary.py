@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from images.comparison.differences import list_changes
 from images.config.names import ImageName
 from images.config.schema import Nightly
 from images.errors import Problem, UserError
@@ -127,7 +128,7 @@ def test_the_claim_about_the_origin_is_only_compared_if_it_failed(
 def test_changes_of_pins_come_first() -> None:
     pinned = ["torchao", "transformers", "peft"]
 
-    changes = sets.list_changes(CONTROL.versions, locked_at(MOVES).versions, pinned)
+    changes = list_changes(CONTROL.versions, locked_at(MOVES).versions, pinned)
 
     assert [change.name for change in changes] == [*pinned, "liger-kernel", "numpy"]
 

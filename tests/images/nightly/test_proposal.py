@@ -1,14 +1,17 @@
 """Update proposals, issues, and faults in the matrix's nightly section."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from images.comparison.differences import ImageRecord, compare
 from images.config import matrix
 from images.errors import UserError
 from images.nightly import proposal, results
-from images.nightly.results import Change, Job, Outcome
+from images.nightly.results import Job, Outcome
 from images.nightly.run import ImageResult
+from images.validation.rows import Change
 from tests.support.nightly_samples import CONTROL, SOURCES
 from tests.support.site_samples import FAILED, breakage, job
 from tests.support.site_samples import MOVE as TORCHAO
@@ -42,11 +45,23 @@ def test_a_proposal_is_a_patch_and_says_what_to_do_before_it_is_merged(
     tmp_path: Path, *, has_wheelhouse: bool, further: str
 ) -> None:
     name = CONTROL.image.lock_name
+    control = ImageRecord(
+        label="control",
+        name=name,
+        source="lock 1",
+        platform="linux/amd64",
+        digest="sha256:1",
+        packages={"einops": "0.8.2"},
+        pins=["einops"],
+        all_packages=True,
+    )
+    canary = replace(control, label="canary", digest="sha256:2", packages={"einops": "0.9"})
     result = ImageResult(
         image=name,
         control=job(name, Job.CONTROL, Outcome.PASS),
         canary=job(name, Job.CANARY, Outcome.PASS, changes=[EINOPS_OF_ALL_STACKS]),
         proposed=CONTROL,
+        comparison=compare(control, canary),
     )
 
     folder = Path(proposal.write(result, SOURCES, tmp_path, has_wheelhouse=has_wheelhouse))
@@ -54,12 +69,16 @@ def test_a_proposal_is_a_patch_and_says_what_to_do_before_it_is_merged(
     patch = (folder / proposal.PATCH).read_text()
     log = (folder / proposal.LOG).read_text()
     assert "+++ b/matrix.yaml" in patch
+    # Its tables are those of `compare`.
+    assert "| package | control | canary |  |\n" in log
     assert "| einops | 0.8.2 | 0.9 | pinned |\n" in log
+    assert "- the layers of control and canary are not recorded\n" in log
     # The patch lacks the RECORDs of new wheels, without which `records` is UNPROVEN: `lock` reads
     # them.
     assert "locks/records.json" not in patch
-    assert f"`nox -s lock -- {name}`" in log.partition("Before it is merged:")[2]
-    assert f"`nox -s reproduce -- {name}{further} --record`" in log
+    before_the_tables = log.partition("### ")[0]
+    assert f"`nox -s lock -- {name}`" in before_the_tables.partition("Before it is merged:")[2]
+    assert f"`nox -s reproduce -- {name}{further} --record`" in before_the_tables
 
 
 def test_an_issue_has_its_title_sentence_and_marker() -> None:

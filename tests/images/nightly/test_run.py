@@ -139,6 +139,9 @@ def test_a_canary_as_good_as_the_control_is_proposed(
     assert not result.broken
     assert result.proposed is not None
     assert {change.name for change in result.canary.changes} == set(MOVES)
+    assert result.comparison is not None
+    assert list(result.comparison.packages) == result.canary.changes
+    assert result.comparison.before.source == f"lock {result.control.versions}"
     lines = list(results.read(tmp_path / "results"))
     assert lines == [result.control, result.canary]
 

@@ -1,0 +1,254 @@
+"""The verb `compare`: two images side by side, by what is recorded of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import TypeAdapter
+
+from images.commands import common
+from images.commands.options import EngineUrl, Json, MatrixFile
+from images.comparison import tables
+from images.comparison.differences import Comparison, ImageRecord
+from images.comparison.differences import compare as compare_records
+from images.config import paths
+from images.config.matrix import Sources
+from images.config.platforms import Platform
+from images.config.selectors import image_name
+from images.errors import Problem, UserError, command, wrong
+from images.planning import plan
+from images.site import records
+from images.site.records import RunLine
+from images.validation.rows import read_evidence
+from validate.judge import judge
+from validate.judging import listed
+
+_WHAT = (
+    "An image name (its newest run), a run (cu126-torch25/h200), a folder out/NAME, or an image "
+    "that the engine has."
+)
+_EVIDENCE = "evidence.json"
+_MOST_RUNS = 4
+"""Recorded runs of an image that a message names at most."""
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help=_WHAT)],
+    b: Annotated[str, typer.Argument(metavar="B", help="The same, for the image after an update.")],
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="As the text of a pull request.")
+    ] = False,
+    as_json: Json = False,
+    engine: EngineUrl = None,
+    matrix: MatrixFile = None,
+) -> None:
+    """Show two images side by side: packages that moved, sizes, claims and training steps.
+
+    It reads what is recorded and measures nothing. What is not recorded is said, not guessed.
+    """
+    if as_markdown and as_json:
+        raise wrong("--markdown", "this is one form, and --json another", "give one of the two")
+    sources = common.sources(matrix)
+    before = _find(a, "A", sources, engine)
+    after = _find(b, "B", sources, engine)
+    _require_comparable(before, after)
+    comparison = compare_records(before, after)
+    if as_json:
+        # What both records have is in the comparison already.
+        same = {"claims", "packages", "system_packages", "layers", "layer_bytes", "steps"}
+        content = TypeAdapter(Comparison).dump_python(
+            comparison, mode="json", exclude={"before": same, "after": same}
+        )
+        typer.echo(json.dumps(content, indent=1))
+    elif as_markdown:
+        typer.echo(tables.markdown(comparison), nl=False)
+    else:
+        common.show(tables.text_lines(comparison))
+
+
+def _require_comparable(before: ImageRecord, after: ImageRecord) -> None:
+    """Raise UserError for the same image twice, and for images for different platforms."""
+    if (before.digest, before.run) == (after.digest, after.run):
+        cause = f"both are {after.source}, the image {after.digest[:19]}"
+        then = "name two images, or two runs of one (`cu126-torch25/h200`)"
+        raise wrong(f"{before.name} {after.name}", cause, then)
+    if before.platform != after.platform:
+        cause = (
+            f"A is for {before.platform}, and B for {after.platform}: they have no layer in common"
+        )
+        then = f"name two images for one platform; `{command('plan')}` lists all"
+        raise wrong(f"{before.name} {after.name}", cause, then)
+
+
+def _find(text: str, label: str, sources: Sources, engine_url: str | None) -> ImageRecord:
+    """Return what is recorded of the image that an argument means. `label`: A or B.
+
+    The argument is, in this order, the ID of a recorded run, the name of an image, the path of a
+    validation run, or what an engine calls an image. Raises UserError if it is none of these, or if
+    nothing is recorded of the image.
+    """
+    lines = records.read(sources.workspace.results)
+    for line in lines:
+        if line.id == text:
+            return _record_of_line(line, label)
+
+    name = sources.matrix.aliases.get(text, text)
+    names = [planned.name for planned in plan.plan(sources)]
+    runs = [line for line in lines if line.image == name and not line.experiment]
+    if runs or name in names:
+        return _find_newest(name, runs, label, sources)
+
+    # A name comes before a folder of this name: `./NAME` is the folder.
+    path = Path(text)
+    if path.exists():
+        return _read_folder(path, label)
+
+    known_names = [*names, *sources.matrix.aliases, *(line.id for line in lines)]
+    record = _read_from_engine(text, label, sources, engine_url, known_names)
+    return add_newest_run(record, lines)
+
+
+def _read_from_engine(
+    reference: str, label: str, sources: Sources, engine_url: str | None, known_names: Sequence[str]
+) -> ImageRecord:
+    """Return what an engine has of an image.
+
+    `known_names` are those of images and recorded runs. Raises UserError with the nearest of them
+    if no engine answers or has the image, or if the image's files can't be read.
+    """
+    # Imported only here: they import Docker's client, which records do not need.
+    from images.comparison import engine_image
+    from images.engine import private_engine
+
+    then = f"`{command('plan')}` lists the images"
+    nearest = get_close_matches(reference, known_names, n=3, cutoff=0.5)
+    if nearest:
+        then = f"nearest: {', '.join(nearest)}; {then}"
+    cause = "is no image of the matrix, no recorded run and no folder"
+    unknown = Problem(where=reference, cause=cause, then=then)
+    try:
+        engine = private_engine.open_engine(engine_url, on_progress=common.say, install=False)
+    except UserError as error:
+        # It may be an image of an engine that does not answer.
+        raise UserError([unknown, *error.problems]) from None
+    with engine:
+        if engine.find(reference) is None:
+            raise UserError(replace(unknown, cause=f"{cause}, and the engine has no such image"))
+        common.tell(f"reading the packages and layers of {reference}")
+        return engine_image.read(engine, reference, label, sources.workspace.locks)
+
+
+def _find_newest(name: str, runs: Sequence[RunLine], label: str, sources: Sources) -> ImageRecord:
+    """Return the newest of an image's recorded runs, or the one in out/NAME if that is newer.
+
+    `runs`: those of results/runs.jsonl. Says which others there are. Raises UserError if there is
+    none.
+    """
+    beginning = datetime.min.replace(tzinfo=UTC)
+    newest_first = sorted(runs, key=lambda run: run.date or beginning, reverse=True)
+    found = [_record_of_line(line, label) for line in newest_first]
+    folder = sources.workspace.out / name
+    if (folder / _EVIDENCE).is_file():
+        found.append(_read_folder(folder, label))
+    if not found:
+        cause = "no run of this image is recorded, and none was validated here"
+        then = (
+            f"`{command('build', name)}` builds and validates it; of an image that the engine has, "
+            "give the reference with its tag"
+        )
+        raise wrong(name, cause, then)
+
+    newest = max(found, key=lambda record: record.date or beginning)
+    others = [record.source for record in found if record is not newest]
+    if others:
+        common.tell(
+            f"{label} is the newest, {newest.source}; there are also "
+            f"{listed(others, limit=_MOST_RUNS)}"
+        )
+    return newest
+
+
+def _record_of_line(line: RunLine, label: str, folder: str = "") -> ImageRecord:
+    """Return what a run recorded of an image. `folder`: its own; empty: results/runs.jsonl."""
+    name = image_name(line.image)
+    return ImageRecord(
+        label=label,
+        name=line.image,
+        source=folder or f"run {line.id}",
+        run=folder or line.id,
+        # Runs of experiments may have a name that no image can have.
+        platform=str(name.platform if name else Platform.AMD64),
+        digest=line.digest,
+        date=line.date,
+        gpus=line.gpus,
+        driver=line.driver,
+        pins=list(line.packages),
+        packages={**line.packages, **line.locked},
+        all_packages=bool(line.locked),
+        bytes=line.bytes,
+        layers=line.payload,
+        layer_bytes=line.layer_bytes,
+        tiers=line.tiers,
+        claims=list(line.rows()),
+        steps=line.steps,
+    )
+
+
+def _read_folder(path: Path, label: str) -> ImageRecord:
+    """Return what a validation run recorded of an image, judged again by the claims it has.
+
+    `path` is an evidence.json, or its folder. Raises UserError if it is none, or of an audit.
+    """
+    file = path / _EVIDENCE if path.is_dir() else path
+    then = f"`{command('validate', 'NAME')}` and `{command('build', 'NAME')}` write one"
+    if not file.is_file():
+        raise wrong(str(path), f"there is no {_EVIDENCE} in this folder", then)
+    if file.name.endswith(".json.xz"):
+        run_id = f"{file.parent.name}/{file.name.removesuffix('.json.xz')}"
+        cause = "this is the kept evidence of a recorded run"
+        raise wrong(str(path), cause, f"name the run: {run_id}")
+    evidence = read_evidence(file)
+    if evidence.image.startswith("audit of "):
+        raise wrong(str(path), "an audit is no validation of an image of a matrix", then)
+    verdict = judge(evidence.claim_set, evidence)
+    line = records.make_run_line(evidence, verdict, "here")
+    return _record_of_line(line, label, paths.shown(file.parent.resolve()))
+
+
+def add_newest_run(record: ImageRecord, lines: Sequence[RunLine]) -> ImageRecord:
+    """Return what is recorded of an engine's image, with claims and steps of its newest run.
+
+    `lines`: the recorded runs. Without a run of the image, a message says how to make one.
+    """
+    # A run is about every image that has its layers and settings, whatever its digest. Where the
+    # layers can't be read, or were not recorded, only the digest tells.
+    runs = []
+    for line in lines:
+        has_same_layers = bool(record.layers) and line.payload == record.layers
+        is_of_image = line.digest == record.digest or has_same_layers
+        if is_of_image and line.date and not line.experiment:
+            runs.append(line)
+    if not runs:
+        validating = command("validate", "NAME", "--image", record.name)
+        common.tell(
+            f"no run of {record.name} is recorded: `{validating}` measures its claims and training "
+            "steps, and names a folder that can be compared"
+        )
+        return record
+    run = max(runs, key=lambda line: str(line.date))
+    return replace(
+        record,
+        source=f"{record.source}, and run {run.id}",
+        run=run.id,
+        date=run.date,
+        gpus=run.gpus,
+        driver=run.driver,
+        tiers=run.tiers,
+        claims=list(run.rows()),
+        steps=run.steps,
+    )

@@ -1,0 +1,248 @@
+"""`compare`: what its arguments mean, its three forms, and what it refuses."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from images.commands.compare import add_newest_run
+from images.comparison.differences import ImageRecord
+from images.config import matrix
+from images.site import records
+from tests.support import recorded
+from tests.support.commands import call
+
+TORCH_213, TORCH_214 = "cu130-torch213/h200", "cu130-torch214/h200"
+"""Two recorded runs, without layers and training steps."""
+WITH_STEPS = "cu130-torch211/h100-speed"
+"""A recorded run with training steps, whose evidence is kept."""
+NO_ENGINE = ("--engine", "tcp://127.0.0.1:9")
+
+
+@pytest.fixture
+def matrix_file(tmp_path: Path) -> Path:
+    """The matrix in a folder of its own, without recorded runs."""
+    shutil.copy(matrix.MATRIX, tmp_path / "matrix.yaml")
+    return tmp_path / "matrix.yaml"
+
+
+def in_one_line(text: str) -> str:
+    """A message without its line breaks."""
+    return " ".join(text.split())
+
+
+def add_runs(matrix_file: Path, *lines: records.RunLine) -> None:
+    """Record runs beside a matrix."""
+    folder = matrix_file.parent / "results"
+    folder.mkdir()
+    text = "".join(f"{line.model_dump_json()}\n" for line in lines)
+    (folder / records.LINES).write_text(text)
+
+
+def write_run(folder: Path, run_id: str) -> Path:
+    """Write the kept evidence of a run as `validate` does, and return its folder."""
+    folder.mkdir(parents=True)
+    (folder / "evidence.json").write_text(recorded.text(run_id))
+    return folder
+
+
+def test_two_recorded_runs_side_by_side() -> None:
+    finished = call("compare", TORCH_213, TORCH_214)
+
+    assert finished.returncode == 0, finished.stderr
+    lines = [" ".join(line.split()) for line in finished.stdout.splitlines()]
+    assert lines[0] == "cu130-torch213 -> cu130-torch214"
+    assert "torch 2.13.0 2.14.1 pinned" in lines
+    assert "whole image 6.23 GB 7.00 GB +770.8 MB" in lines
+    assert "Claims with another verdict: 0" in lines
+    assert "the layers of A and B are not recorded" in lines
+    assert "undisturbed training steps of A and B are not recorded" in lines
+
+
+def test_the_forms_say_the_same() -> None:
+    as_json = json.loads(call("compare", TORCH_213, TORCH_214, "--json").stdout)
+    as_markdown = call("compare", TORCH_213, TORCH_214, "--markdown").stdout
+
+    (torch,) = [change for change in as_json["packages"] if change["name"] == "torch"]
+    assert torch == {"name": "torch", "before": "2.13.0", "after": "2.14.1", "pinned": True}
+    assert as_json["before"]["digest"] == recorded.lines()[TORCH_213].digest
+    assert "| torch | 2.13.0 | 2.14.1 | pinned |\n" in as_markdown
+    for note in as_json["notes"]:
+        assert f"- {note}\n" in as_markdown
+
+
+def test_a_name_is_its_newest_run_and_the_others_are_named(matrix_file: Path) -> None:
+    line = recorded.lines()[TORCH_213]
+    assert line.date
+    older = line.model_copy(
+        update={"id": "cu130-torch213/older", "date": line.date.replace(year=2025)}
+    )
+    broken = line.model_copy(
+        update={
+            "id": "cu130-torch213/broken",
+            "date": line.date.replace(year=2027),
+            "experiment": True,
+        }
+    )
+    add_runs(matrix_file, older, line, broken, recorded.lines()[TORCH_214])
+
+    finished = call("compare", "cu130-torch213", "cu130-torch214", "--matrix", str(matrix_file))
+
+    assert finished.returncode == 0, finished.stderr
+    assert f"run {TORCH_213}" in finished.stdout
+    message = in_one_line(finished.stderr)
+    assert f"A is the newest, run {TORCH_213}; there are also run cu130-torch213/older" in message
+    assert "broken" not in message
+
+
+def test_a_run_in_out_is_that_of_its_image_and_has_its_training_steps(matrix_file: Path) -> None:
+    folder = write_run(matrix_file.parent / "out" / "cu130-torch211", WITH_STEPS)
+    other_run = recorded.lines()["cu130-torch211/h100-4"]
+    add_runs(matrix_file, other_run)
+
+    by_path = call("compare", str(folder), other_run.id, "--matrix", str(matrix_file), "--json")
+
+    assert by_path.returncode == 0, by_path.stderr
+    comparison = json.loads(by_path.stdout)
+    (eager,) = [step for step in comparison["steps"] if step["step"] == "eager"]
+    assert eager["before"] == recorded.lines()[WITH_STEPS].steps["eager"].model_dump()
+    assert eager["longest_seconds"] > eager["before"]["seconds"]
+    assert eager["findings"] == []
+
+
+def test_out_is_taken_for_a_name_if_it_is_newer(matrix_file: Path) -> None:
+    write_run(matrix_file.parent / "out" / "cu130-torch211", WITH_STEPS)
+    line = recorded.lines()[WITH_STEPS]
+    assert line.date
+    older = line.model_copy(
+        update={"id": "cu130-torch211/older", "date": line.date.replace(year=2025)}
+    )
+    add_runs(matrix_file, older, recorded.lines()[TORCH_214])
+
+    finished = call("compare", "cu130-torch211", TORCH_214, "--matrix", str(matrix_file), "--json")
+
+    assert json.loads(finished.stdout)["before"]["source"].endswith("out/cu130-torch211")
+
+
+# --- an image of an engine ------------------------------------------------------------------------
+
+
+IN_ENGINE = ImageRecord(
+    label="A",
+    name="my:1",
+    source="the engine's my:1",
+    platform="linux/amd64",
+    digest="sha256:1",
+    layers={"torch": "sha256:2"},
+)
+
+
+def run_of(run_id: str, **changed: object) -> records.RunLine:
+    """A recorded run of another image, with these fields changed."""
+    return recorded.lines()[TORCH_214].model_copy(update={"id": run_id, **changed})
+
+
+def test_an_image_of_an_engine_has_the_claims_of_the_newest_run_of_its_layers() -> None:
+    line = recorded.lines()[TORCH_214]
+    assert line.date
+    earlier = line.date.replace(year=2025)
+    lines = [
+        run_of("a/same-digest", digest=IN_ENGINE.digest, date=earlier),
+        run_of("a/same-layers", payload=IN_ENGINE.layers),
+        run_of("a/other"),
+        run_of("a/broken", digest=IN_ENGINE.digest, experiment=True),
+    ]
+
+    record = add_newest_run(IN_ENGINE, lines)
+
+    assert record.run == "a/same-layers"
+    assert record.source == "the engine's my:1, and run a/same-layers"
+    assert record.tiers == line.tiers
+    assert len(record.claims) == len(list(line.rows()))
+
+
+def test_an_image_whose_layers_cannot_be_read_has_no_run_of_other_images() -> None:
+    unread = replace(IN_ENGINE, layers={})
+
+    record = add_newest_run(unread, [run_of("a/layers-not-recorded", payload={})])
+
+    assert record == unread
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def refused(*arguments: str) -> str:
+    """What `compare` says of arguments that it refuses."""
+    finished = call("compare", *arguments)
+
+    assert finished.returncode == 2
+    assert not finished.stdout
+    assert "next: " in finished.stderr
+    return in_one_line(finished.stderr)
+
+
+def test_an_unknown_name_gets_the_nearest_ones() -> None:
+    message = refused("cu130-torh213", TORCH_214, *NO_ENGINE)
+
+    assert "cu130-torh213: is no image of the matrix, no recorded run and no folder" in message
+    assert "nearest: cu130-torch213" in message
+    assert "no Docker Engine answers" in message, "it could be an image of that engine"
+
+
+def test_an_image_without_a_run_gets_the_command_that_makes_one(matrix_file: Path) -> None:
+    message = refused("cu130-torch213", TORCH_214, "--matrix", str(matrix_file))
+
+    assert "cu130-torch213: no run of this image is recorded" in message
+    assert "build -- cu130-torch213`" in message
+
+
+@pytest.mark.parametrize("again", [TORCH_214, "cu130-torch214"])
+def test_the_same_run_twice_is_refused(again: str, matrix_file: Path) -> None:
+    add_runs(matrix_file, recorded.lines()[TORCH_214])
+
+    message = refused(TORCH_214, again, "--matrix", str(matrix_file))
+
+    assert f"both are run {TORCH_214}" in message
+
+
+def test_images_for_different_platforms_are_refused(matrix_file: Path) -> None:
+    line = recorded.lines()[TORCH_214]
+    on_arm = line.model_copy(
+        update={
+            "id": "cu130-torch214-arm64/gh200",
+            "image": "cu130-torch214-arm64",
+            "digest": "sha256:arm",
+        }
+    )
+    add_runs(matrix_file, line, on_arm)
+
+    message = refused(TORCH_214, on_arm.id, "--matrix", str(matrix_file))
+
+    assert "A is for linux/amd64, and B for linux/arm64" in message
+
+
+def test_a_folder_without_evidence_is_refused(tmp_path: Path) -> None:
+    assert "there is no evidence.json in this folder" in refused(str(tmp_path), TORCH_214)
+
+
+def test_kept_evidence_is_named_by_its_run() -> None:
+    path = records.FOLDER / "evidence" / f"{WITH_STEPS}.json.xz"
+
+    assert f"name the run: {WITH_STEPS}" in refused(str(path), TORCH_214)
+
+
+def test_evidence_of_an_audit_is_refused(tmp_path: Path) -> None:
+    evidence = recorded.evidence(WITH_STEPS)
+    audit = type(evidence)(
+        image="audit of a:1", digest=evidence.digest, records=(), claims=evidence.claims[:1]
+    )
+    (tmp_path / "evidence.json").write_text(audit.dumps())
+
+    assert "an audit is no validation" in refused(str(tmp_path), TORCH_214)
+
+
+def test_two_forms_at_once_are_refused() -> None:
+    assert "--markdown" in refused(TORCH_213, TORCH_214, "--json", "--markdown")

@@ -1,0 +1,255 @@
+"""Two records side by side: what moved, what is beyond the noise, and what is not recorded."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from images.comparison.differences import Comparison, ImageRecord, LayerState, compare
+from images.validation.rows import ClaimRow, StepRow, TierCount
+from validate.claims import Tier
+from validate.harness import timing
+from validate.judging import Status
+
+H200 = ["NVIDIA H200"]
+STEP = StepRow(seconds=0.3, spread=0.01, peak=40_000_000_000, loss=5.35)
+
+
+def record(label: str, **fields: Any) -> ImageRecord:
+    """The record of an image of which nothing is recorded but `fields`."""
+    return ImageRecord(
+        label=label,
+        name="cu126-torch25",
+        source=f"run {label}",
+        platform="linux/amd64",
+        **{"digest": f"sha256:{label}", **fields},
+    )
+
+
+def compared(before: dict[str, Any], after: dict[str, Any]) -> Comparison:
+    """The comparison of two records with these fields."""
+    return compare(record("A", **before), record("B", **after))
+
+
+def packages(versions: dict[str, str], **fields: Any) -> dict[str, Any]:
+    """The fields of a record with packages, all of which are pinned."""
+    return {"packages": versions, "pins": list(versions), **fields}
+
+
+def claim(key: str, verdict: Status, reason: str = "") -> ClaimRow:
+    """A claim of the static tier, by its name `CHECK/SUBJECT`."""
+    check, _, subject = key.partition("/")
+    return ClaimRow(
+        check=check,
+        subject=subject,
+        tier=Tier.STATIC,
+        verdict=verdict,
+        required=True,
+        reason=reason,
+    )
+
+
+def judged(*claims: ClaimRow) -> dict[str, Any]:
+    """The fields of a record whose static tier was measured."""
+    return {"claims": claims, "tiers": {Tier.STATIC: TierCount(verdict=Status.PASS, counts={})}}
+
+
+# --- packages -------------------------------------------------------------------------------------
+
+
+def test_packages_that_moved_came_or_went_are_changes_where_all_are_recorded() -> None:
+    before = packages({"torch": "2.13.0", "numpy": "2.3", "gone": "1"}, all_packages=True)
+    after = packages({"torch": "2.14.1", "numpy": "2.3", "new": "2"}, all_packages=True)
+
+    changes = compared(before, after).packages
+
+    assert [str(change) for change in changes] == [
+        "torch 2.13.0 -> 2.14.1",
+        "new (none) -> 2",
+        "gone 1 -> (none)",
+    ]
+
+
+def test_a_package_that_one_record_lacks_is_not_said_to_have_come_or_gone() -> None:
+    before = packages({"torch": "2.13.0"})
+    after = packages({"torch": "2.14.1", "flash-attn-4": "4.0"}, all_packages=True)
+
+    comparison = compared(before, after)
+
+    assert [str(change) for change in comparison.packages] == ["torch 2.13.0 -> 2.14.1"]
+    assert "not recorded of A: flash-attn-4" in comparison.notes
+    assert "the packages that the matrix does not pin of A are not recorded" in comparison.notes
+
+
+def test_without_packages_of_an_image_none_are_compared() -> None:
+    comparison = compared({}, packages({"torch": "2.14.1"}, all_packages=True))
+
+    assert comparison.packages == ()
+    assert "the packages of A are not recorded" in comparison.notes
+
+
+def test_pinned_packages_come_first_and_system_packages_apart() -> None:
+    before = {"packages": {"a": "1", "torch": "1"}, "system_packages": {"libc6": "2.36"}}
+    after = {"packages": {"a": "2", "torch": "2"}, "system_packages": {"libc6": "2.41"}}
+
+    comparison = compared(
+        {**before, "pins": ["torch"], "all_packages": True},
+        {**after, "pins": ["torch"], "all_packages": True},
+    )
+
+    assert [(change.name, change.pinned) for change in comparison.packages] == [
+        ("torch", True),
+        ("a", False),
+    ]
+    assert [str(change) for change in comparison.system_packages] == ["libc6 2.36 -> 2.41"]
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+
+def test_each_layer_has_its_state_and_its_sizes() -> None:
+    before = {
+        "layers": {"base": "1", "torch": "2", "cuda": "3"},
+        "layer_bytes": {"base": 10, "torch": 20, "cuda": 30, "suite": 1},
+    }
+    after = {
+        "layers": {"base": "1", "torch": "9", "profile": "4"},
+        "layer_bytes": {"base": 10, "torch": 25, "profile": 5, "suite": 2},
+    }
+
+    rows = compared(before, after).layers
+
+    # The suite's layer, whose digest is not recorded, is left out.
+    assert {row.layer: (row.state, row.before, row.after) for row in rows} == {
+        "base": (LayerState.SAME, 10, 10),
+        "torch": (LayerState.CHANGED, 20, 25),
+        "cuda": (LayerState.REMOVED, 30, None),
+        "profile": (LayerState.ADDED, None, 5),
+    }
+
+
+def test_layers_that_are_not_recorded_have_no_state() -> None:
+    comparison = compared({"layer_bytes": {"torch": 20}}, {"layers": {"torch": "2"}})
+
+    assert comparison.layers == ()
+    assert "the layers of A are not recorded" in comparison.notes
+    assert "the sizes of the layers of B are not recorded" in comparison.notes
+
+
+def test_layers_without_digests_are_compared_by_their_sizes() -> None:
+    (row,) = compared({"layer_bytes": {"torch": 20}}, {"layer_bytes": {"torch": 25}}).layers
+
+    assert (row.state, row.before, row.after) == (LayerState.NOT_RECORDED, 20, 25)
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+def test_claims_with_another_verdict_come_before_those_of_one_run() -> None:
+    before = judged(
+        claim("pins/torch", Status.PASS),
+        claim("files/gone", Status.PASS, "fine"),
+        claim("files/known", Status.KNOWN, "a fault"),
+    )
+    after = judged(
+        claim("files/new", Status.FAIL, "it broke"),
+        claim("pins/torch", Status.PASS),
+        claim("files/known", Status.PASS, "fine"),
+    )
+
+    changes = compared(before, after).claims
+
+    assert [(change.claim, change.before, change.after) for change in changes] == [
+        ("files/known", Status.KNOWN, Status.PASS),
+        ("files/new", None, Status.FAIL),
+        ("files/gone", Status.PASS, None),
+    ]
+    # A reason is that of a verdict that is not PASS.
+    assert [(change.reason_of, change.reason) for change in changes] == [
+        ("A", "a fault"),
+        ("B", "it broke"),
+        ("", ""),
+    ]
+
+
+def test_a_tier_that_one_run_did_not_measure_is_a_note_and_no_list_of_claims() -> None:
+    comparison = compared({}, judged(claim("pins/torch", Status.PASS)))
+
+    assert comparison.claims == ()
+    assert "the static tier was measured of B only" in comparison.notes
+    assert "no tier was measured of both: no claims are compared" in comparison.notes
+
+
+# --- training steps -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "findings"),
+    [
+        ({}, []),
+        # 1 + 0.08 (another machine) + 3 * sqrt(0.01^2 + 0.01^2) = 1.122 times as long.
+        ({"seconds": 0.3 * 1.121}, []),
+        ({"seconds": 0.3 * 1.124}, ["slower"]),
+        ({"seconds": 0.3 / 1.124}, ["faster"]),
+        ({"seconds": 0.9, "spread": 0.11}, ["too noisy to compare"]),
+        ({"peak": 42_100_000_000}, ["more memory"]),
+        ({"peak": 38_000_000_000}, ["less memory"]),
+        ({"loss": 5.41}, ["another loss"]),
+        ({"loss": float("nan")}, ["another loss"]),
+        ({"seconds": float("nan")}, ["slower"]),
+    ],
+)
+def test_a_training_step_is_held_to_the_noise_of_both_runs(
+    changed: dict[str, float], findings: list[str]
+) -> None:
+    new_step = STEP.model_copy(update=changed)
+
+    (row,) = compared(
+        {"steps": {"eager": STEP}, "gpus": H200}, {"steps": {"eager": new_step}, "gpus": H200}
+    ).steps
+
+    assert row.findings == findings
+    times = [
+        timing.Timed(seconds=step.seconds, spread=step.spread, repeats=1)
+        for step in (STEP, new_step)
+    ]
+    assert row.longest_seconds == timing.longest_allowed(*times, timing.MARGIN)
+
+
+def test_steps_on_different_gpus_are_shown_and_not_judged() -> None:
+    slow = STEP.model_copy(update={"seconds": 1.0})
+
+    comparison = compared(
+        {"steps": {"eager": STEP}, "gpus": ["NVIDIA H100 80GB HBM3"]},
+        {"steps": {"eager": slow}, "gpus": H200},
+    )
+
+    (row,) = comparison.steps
+    assert (row.before, row.after) == (STEP, slow)
+    assert (row.longest_seconds, row.findings) == (None, [])
+    assert any("different GPUs are not judged" in note for note in comparison.notes)
+
+
+def test_a_step_that_only_one_run_has_is_not_judged() -> None:
+    comparison = compared({"gpus": H200}, {"steps": {"eager": STEP}, "gpus": H200})
+
+    (row,) = comparison.steps
+    assert (row.before, row.after, row.longest_seconds) == (None, STEP, None)
+    assert "undisturbed training steps of A are not recorded" in comparison.notes
+
+
+def test_steps_with_different_drivers_are_judged_and_the_drivers_named() -> None:
+    before = record("A", steps={"eager": STEP}, gpus=H200, driver="570.1")
+
+    comparison = compare(before, replace(before, label="B", digest="sha256:B", driver="580.2"))
+
+    assert comparison.steps[0].longest_seconds
+    assert "the steps ran with different drivers: 570.1, 580.2" in comparison.notes
+
+
+def test_two_runs_of_the_same_image_are_said_to_be_that() -> None:
+    before = record("A")
+
+    comparison = compare(before, replace(before, label="B"))
+
+    assert "both are runs of the same image: only machine and day differ" in comparison.notes
