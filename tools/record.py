@@ -189,6 +189,8 @@ def join(parts: Sequence[Part]) -> Evidence:
     host = machine.copy()
     # Each part drew a seed of its own, which stands in its records.
     host.pop("seed", None)
+    # Nor does what one of the runs depended on hold for all of them.
+    host.pop("inputs", None)
     host["out_of_memory"] = any(part.evidence.host.get("out_of_memory") for part in parts)
     dates = [part.evidence.host["date"] for part in parts if part.evidence.host.get("date")]
     if dates:

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -193,9 +194,12 @@ def inventory(folder: str = "") -> Inventory | None:
     for place in places:
         try:
             found = inventory_from(nvml.read_by_nvml(place))
-            return found and replace(found, uuids=tuple(nvml.read_uuids(place)))
         except nvml.DriverError:
             continue
+        uuids: tuple[str, ...] = ()
+        with suppress(nvml.DriverError):
+            uuids = tuple(filter(None, nvml.read_uuids(place)))
+        return found and replace(found, uuids=uuids)
     return None
 
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from images.engine import host_gpus
 from validate.environment import nvml
 
 OWN_MEMORY = 80 << 30
@@ -51,6 +52,37 @@ class OneGpu:
 
 
 # ---- What NVML says of a GPU.
+
+
+class WithUuid(OneGpu):
+    """Knows what tells its GPU from others, or returns a code in place of that."""
+
+    def __init__(self, uuid_code: int = SUCCESS) -> None:
+        super().__init__()
+        self._uuid_code = uuid_code
+
+    def _nvmlDeviceGetUUID(self, _device: object, buffer: Any, _size: int) -> int:  # noqa: N802
+        buffer.value = b"GPU-5d3c"
+        return self._uuid_code
+
+
+def test_each_gpu_has_a_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "_load", lambda *_: WithUuid())
+
+    assert nvml.read_uuids() == ["GPU-5d3c"]
+    assert "GPU-5d3c" not in str(nvml.read_by_nvml()), "what containers report is published"
+
+
+@pytest.mark.parametrize(("uuid_code", "uuids"), [(SUCCESS, ("GPU-5d3c",)), (UNKNOWN_ERROR, ())])
+def test_a_gpu_is_found_whether_or_not_it_has_a_uuid(
+    uuid_code: int, uuids: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "_load", lambda *_: WithUuid(uuid_code))
+
+    inventory = host_gpus.inventory()
+
+    assert inventory is not None
+    assert (len(inventory.gpus), inventory.uuids) == (1, uuids)
 
 
 def read_gpu(monkeypatch: pytest.MonkeyPatch, memory_code: int) -> nvml.Gpu:
