@@ -1,7 +1,7 @@
 """The verb `compare`: two images side by side, by what is recorded of them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -18,15 +18,15 @@ from images.comparison.differences import Comparison, ImageRecord
 from images.comparison.differences import compare as compare_records
 from images.config import paths
 from images.config.matrix import Sources
-from images.config.platforms import Platform
 from images.config.selectors import image_name
 from images.errors import Problem, UserError, command, wrong
+from images.locking import layer_record
 from images.planning import plan
 from images.site import records
 from images.site.records import RunLine
 from images.validation.rows import read_evidence
 from validate.judge import judge
-from validate.judging import listed
+from validate.judging import listed, plural
 
 _WHAT = (
     "An image name (its newest run), a run (cu126-torch25/h200), a folder out/NAME, or an image "
@@ -77,7 +77,7 @@ def _require_comparable(before: ImageRecord, after: ImageRecord) -> None:
         cause = f"both are {after.source}, the image {after.digest[:19]}"
         then = "name two images, or two runs of one (`cu126-torch25/h200`)"
         raise wrong(f"{before.name} {after.name}", cause, then)
-    if before.platform != after.platform:
+    if before.platform and after.platform and before.platform != after.platform:
         cause = (
             f"A is for {before.platform}, and B for {after.platform}: they have no layer in common"
         )
@@ -92,7 +92,7 @@ def _find(text: str, label: str, sources: Sources, engine_url: str | None) -> Im
     validation run, or what an engine calls an image. Raises UserError if it is none of these, or if
     nothing is recorded of the image.
     """
-    lines = records.read(sources.workspace.results)
+    lines = _with_canonical_layers(records.read(sources.workspace.results), sources)
     for line in lines:
         if line.id == text:
             return _record_of_line(line, label)
@@ -106,7 +106,7 @@ def _find(text: str, label: str, sources: Sources, engine_url: str | None) -> Im
     # A name comes before a folder of this name: `./NAME` is the folder.
     path = Path(text)
     if path.exists():
-        return _read_folder(path, label)
+        return _read_folder(path, label, sources)
 
     known_names = [*names, *sources.matrix.aliases, *(line.id for line in lines)]
     record = _read_from_engine(text, label, sources, engine_url, known_names)
@@ -154,7 +154,7 @@ def _find_newest(name: str, runs: Sequence[RunLine], label: str, sources: Source
     found = [_record_of_line(line, label) for line in newest_first]
     folder = sources.workspace.out / name
     if (folder / _EVIDENCE).is_file():
-        found.append(_read_folder(folder, label))
+        found.append(_read_folder(folder, label, sources))
     if not found:
         cause = "no run of this image is recorded, and none was validated here"
         then = (
@@ -173,6 +173,20 @@ def _find_newest(name: str, runs: Sequence[RunLine], label: str, sources: Source
     return newest
 
 
+def _with_canonical_layers(lines: Iterable[RunLine], sources: Sources) -> list[RunLine]:
+    """Return runs whose layers have their canonical digests, as far as locks/layers.json has them.
+
+    Engines write the same files into different tars. A run on an engine whose store could not be
+    read has the digests of these, which differ from those of other runs of the same layers.
+    """
+    known = layer_record.known_forms(layer_record.read(sources.workspace.locks))
+    canonical_lines = []
+    for line in lines:
+        payload = {name: known.get(digest, digest) for name, digest in line.payload.items()}
+        canonical_lines.append(line.model_copy(update={"payload": payload}))
+    return canonical_lines
+
+
 def _record_of_line(line: RunLine, label: str, folder: str = "") -> ImageRecord:
     """Return what a run recorded of an image. `folder`: its own; empty: results/runs.jsonl."""
     name = image_name(line.image)
@@ -181,8 +195,7 @@ def _record_of_line(line: RunLine, label: str, folder: str = "") -> ImageRecord:
         name=line.image,
         source=folder or f"run {line.id}",
         run=folder or line.id,
-        # Runs of experiments may have a name that no image can have.
-        platform=str(name.platform if name else Platform.AMD64),
+        platform=str(name.platform) if name else "",
         digest=line.digest,
         date=line.date,
         gpus=line.gpus,
@@ -199,7 +212,7 @@ def _record_of_line(line: RunLine, label: str, folder: str = "") -> ImageRecord:
     )
 
 
-def _read_folder(path: Path, label: str) -> ImageRecord:
+def _read_folder(path: Path, label: str, sources: Sources) -> ImageRecord:
     """Return what a validation run recorded of an image, judged again by the claims it has.
 
     `path` is an evidence.json, or its folder. Raises UserError if it is none, or of an audit.
@@ -216,8 +229,14 @@ def _read_folder(path: Path, label: str) -> ImageRecord:
     if evidence.image.startswith("audit of "):
         raise wrong(str(path), "an audit is no validation of an image of a matrix", then)
     verdict = judge(evidence.claim_set, evidence)
-    line = records.make_run_line(evidence, verdict, "here")
-    return _record_of_line(line, label, paths.shown(file.parent.resolve()))
+    run_line = records.make_run_line(evidence, verdict, "here")
+    (line,) = _with_canonical_layers([run_line], sources)
+    record = _record_of_line(line, label, paths.shown(file.parent.resolve()))
+    # Evidence of an image that a user built on one of ours has the name of ours.
+    steps_above = evidence.host.get("steps_above")
+    if steps_above:
+        record = replace(record, name=f"{record.name} with {plural(steps_above, 'step')} above")
+    return record
 
 
 def add_newest_run(record: ImageRecord, lines: Sequence[RunLine]) -> ImageRecord:

@@ -32,7 +32,7 @@ class ImageRecord:
     source: str
     """Where all of this was read: `run cu126-torch25/h200`."""
     platform: str
-    """`linux/amd64`, say."""
+    """`linux/amd64`, say. Empty: not known, as of an experiment with a name of its own."""
     digest: str
     """`sha256:...` of the image."""
     run: str = ""
@@ -132,7 +132,7 @@ class Comparison:
 
 
 def compare(before: ImageRecord, after: ImageRecord) -> Comparison:
-    """Compare the records of two images."""
+    """Compare two images by their records. `before` is the image as it was, `after` the updated."""
     notes: list[str] = []
     if before.digest == after.digest:
         notes.append("both are runs of the same image: only machine and day differ")
@@ -173,7 +173,7 @@ def list_changes(
 def _compare_packages(
     before: ImageRecord, after: ImageRecord, notes: list[str]
 ) -> tuple[Change, ...]:
-    """Return the Python packages that moved.
+    """Return the Python packages that moved, came or went, as far as both records tell.
 
     `notes` gets a sentence about each gap in the records.
     """
@@ -207,7 +207,10 @@ def _compare_packages(
 def _compare_system_packages(
     before: ImageRecord, after: ImageRecord, notes: list[str]
 ) -> tuple[Change, ...]:
-    """Return the packages of Debian and the CUDA toolkit that moved."""
+    """Return the packages of Debian and the CUDA toolkit that moved, came or went.
+
+    They are read of images that an engine has, and are in no recorded run: `notes` says so.
+    """
     if before.system_packages and after.system_packages:
         return list_changes(before.system_packages, after.system_packages)
     notes.append(
@@ -388,5 +391,8 @@ def _judge_step(before: StepRow, after: StepRow) -> list[str]:
 
 
 def _timed(step: StepRow) -> Timed:
-    """Return the time of a recorded step as the noise model takes it. It has one median of it."""
+    """Return the time of a recorded step as the noise model takes it.
+
+    How often the step was repeated is not recorded, and the model does not read it.
+    """
     return {"seconds": step.seconds, "spread": step.spread, "repeats": 1}

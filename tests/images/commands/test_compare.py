@@ -10,6 +10,8 @@ import pytest
 from images.commands.compare import add_newest_run
 from images.comparison.differences import ImageRecord
 from images.config import matrix
+from images.config.paths import CHECKOUT
+from images.locking import layer_record
 from images.site import records
 from tests.support import recorded
 from tests.support.commands import call
@@ -124,6 +126,39 @@ def test_out_is_taken_for_a_name_if_it_is_newer(matrix_file: Path) -> None:
     finished = call("compare", "cu130-torch211", TORCH_214, "--matrix", str(matrix_file), "--json")
 
     assert json.loads(finished.stdout)["before"]["source"].endswith("out/cu130-torch211")
+
+
+def test_layers_that_engines_wrote_differently_are_the_same(matrix_file: Path) -> None:
+    # Given two runs with two digests of one layer, both of which locks/layers.json has
+    recorded_layers = layer_record.read(CHECKOUT.locks)
+    layer = next(row for row in recorded_layers.values() if row.written_as)
+    (matrix_file.parent / "locks").mkdir()
+    shutil.copy(CHECKOUT.locks / layer_record.FILE, matrix_file.parent / "locks")
+    add_runs(
+        matrix_file,
+        run_of("cu130-torch214/a", digest="sha256:a", payload={"base": layer.diff_id}),
+        run_of("cu130-torch214/b", digest="sha256:b", payload={"base": layer.written_as[0]}),
+    )
+
+    finished = call(
+        "compare", "cu130-torch214/a", "cu130-torch214/b", "--matrix", str(matrix_file), "--json"
+    )
+
+    (row,) = json.loads(finished.stdout)["layers"]
+    assert row["state"] == "same"
+
+
+def test_an_image_on_top_of_ours_is_not_called_by_the_name_of_ours(tmp_path: Path) -> None:
+    evidence = recorded.evidence(WITH_STEPS)
+    derived = replace(
+        evidence, host={**evidence.host, "steps_above": 2}, digest="sha256:1", recorded_sha256=""
+    )
+    (tmp_path / "evidence.json").write_text(derived.dumps())
+
+    finished = call("compare", "cu130-torch211", str(tmp_path))
+
+    first_line = finished.stdout.splitlines()[0]
+    assert first_line == "cu130-torch211 -> cu130-torch211 with 2 steps above"
 
 
 # --- an image of an engine ------------------------------------------------------------------------
