@@ -11,12 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from validate import checks, hints, host_faults
+from validate import checks, hints, host_faults, next_steps
 from validate.checks import Judge, Judges
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.hints import Hint
-from validate.judging import Finding, Status, failed, not_applicable, root_cause, suspects, unproven
+from validate.judging import (
+    PROVES_NOTHING,
+    Finding,
+    Status,
+    failed,
+    not_applicable,
+    root_cause,
+    suspects,
+    unproven,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +39,8 @@ class ClaimVerdict:
     evidence: Mapping[str, Any]
     hints: tuple[Hint, ...] = ()
     """Known errors that its reason or evidence speaks of: `explain` adds them."""
+    next_step: str = ""
+    """What to do if the claim does not hold; empty if it holds, or if the reason says it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +125,14 @@ def explain(verdict: Verdict) -> Verdict:
 OF_HOST = "the host's fault: "
 """The reason of a claim that a fault of the machine made UNPROVEN begins with this. An image with
 such a claim does not get its name."""
+_MEND_THE_MACHINE = (
+    "mend this machine (`nvidia-smi` and `sudo dmesg` say more) or take another one, then validate "
+    "again: nothing is known of the image"
+)
+_OTHER_SUITE = (
+    "validate with the release of truetag that wrote these claims, or measure the image again: "
+    f"{next_steps.VALIDATE_AGAIN}"
+)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters, and surrogates: so Python keeps bytes of file names that are no UTF-8."""
 
@@ -132,7 +151,8 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
     if record and _has_other_seed(record, evidence):
         finding = failed(
             f"{claim.probe} drew its inputs with another seed than this run's: "
-            "it was measured in another run"
+            "it was measured in another run",
+            f"measure the image again: {next_steps.VALIDATE_AGAIN}",
         )
     else:
         finding = _decide(claim, record, measurement, judging)
@@ -140,7 +160,7 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
     # A failure that a broken GPU or driver explains says nothing about the image.
     fault = _fault_of_host(claim, measured, evidence.host)
     if fault and finding.status in (Status.FAIL, Status.KNOWN):
-        finding = unproven(f"{OF_HOST}{fault}; here: {finding.reason}")
+        finding = unproven(f"{OF_HOST}{fault}; here: {finding.reason}", _MEND_THE_MACHINE)
 
     # If the probe ended early, add its exit status and log, which may tell why.
     if record and record.outcome is not Outcome.COMPLETED:
@@ -157,7 +177,25 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
         reason=reason,
         seconds=_seconds_of(claim, record, measurement),
         evidence=measured,
+        next_step=_find_next_step(claim, finding),
     )
+
+
+def _find_next_step(claim: Claim, finding: Finding) -> str:
+    """Return what to do about a claim that was judged so; empty if it holds.
+
+    It is the finding's own step, else that of the check. A check has none for what was not
+    measured: it depends on why.
+    """
+    if finding.next_step:
+        return finding.next_step
+    if finding.status is not Status.FAIL:
+        return ""
+    # A problem of a rank begins with its number, so look for the words anywhere in the first one.
+    first_problem = finding.reason.partition("; ")[0]
+    if PROVES_NOTHING in first_problem:
+        return next_steps.MEASUREMENT_FAILED
+    return checks.next_step_of(claim)
 
 
 def _seconds_of(claim: Claim, record: Record | None, measurement: Measurement | None) -> float:
@@ -215,12 +253,14 @@ def _decide(
     if claim.unproven:
         return unproven(claim.unproven)
     if judging is None:
-        return unproven(f"this suite has no judge for {claim.check}")
+        return unproven(f"this suite has no judge for {claim.check}", _OTHER_SUITE)
     # A probe that was not run says nothing about the image.
     if record is None:
-        return unproven(f"{claim.probe} was not run")
+        return unproven(
+            f"{claim.probe} was not run", f"measure the image again: {next_steps.VALIDATE_AGAIN}"
+        )
     if record.outcome is Outcome.MISSING:
-        return unproven(f"this suite has no probe {claim.probe}")
+        return unproven(f"this suite has no probe {claim.probe}", _OTHER_SUITE)
     # A check that ran and did not finish is a FAIL.
     if measurement is None:
         return _nothing_measured(claim, record)
@@ -229,10 +269,17 @@ def _decide(
         finding = apply_judge(judging, claim, measurement.evidence)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # A judge that cannot read the evidence has not seen that the claim holds.
-        return failed(f"{claim.probe}'s evidence can't be read: {type(error).__name__}: {error}")
+        return failed(
+            f"{claim.probe}'s evidence can't be read: {type(error).__name__}: {error}",
+            f"measure the image again ({next_steps.VALIDATE_AGAIN}), because evidence of another "
+            f"release of truetag can differ; if it says the same, {next_steps.REPORT}",
+        )
     # Only a probe that ran to its end can carry a PASS (evidence.Outcome).
     if finding.status is Status.PASS and record.outcome is not Outcome.COMPLETED:
-        return unproven(f"measured well ({finding.reason}), but {_describe_end(record)}")
+        return unproven(
+            f"measured well ({finding.reason}), but {_describe_end(record)}",
+            next_steps.PROBE_ENDED,
+        )
     return finding
 
 
@@ -243,7 +290,7 @@ def _nothing_measured(claim: Claim, record: Record) -> Finding:
     last_lines = record.log.strip().splitlines()[-3:]
     tail = " | ".join(line.strip() for line in last_lines)
     end = _describe_end(record)
-    return failed(f"{end}: {tail}" if tail else end)
+    return failed(f"{end}: {tail}" if tail else end, next_steps.PROBE_ENDED)
 
 
 def apply_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Finding:

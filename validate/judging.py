@@ -38,6 +38,14 @@ class Finding(NamedTuple):
 
     status: Status
     reason: str
+    next_step: str = ""
+    """What to do about this reason; empty: the next step of its check (NEXT_STEPS of its file)."""
+
+
+PROVES_NOTHING = "the measurement proves nothing: "
+"""How a problem begins if a result that was made wrong on purpose passed as right.
+
+Such a result (in the code: a control) shows that a check can tell wrong from right."""
 
 
 passed = partial(Finding, Status.PASS)

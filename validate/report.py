@@ -156,7 +156,8 @@ def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
     """Return lines about judged claims: the verdict and reason, and below them each hint, indented.
 
     Claims with the same verdict, reason and hints share these lines:
-    `FAIL  device-code/bitsandbytes, device-code/torch (static): REASON`
+    `FAIL  device-code/bitsandbytes, device-code/torch (static): REASON`. What to do next stands
+    below the last one of the claims that share it.
     """
     # Verdict and text -> the claims that share both. The text is the reason and then the hints,
     # each on a line of its own.
@@ -164,15 +165,33 @@ def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
     for judged in claims:
         by_reason.setdefault((judged.status, _reason_and_hints(judged)), []).append(judged)
 
+    # Claims of a check stand one after another. Their common next step follows the last of them.
+    steps_of_groups = [_next_steps_of(group) for group in by_reason.values()]
+
     paragraphs = []
-    for (status, text), group in by_reason.items():
+    for number, ((status, text), group) in enumerate(by_reason.items(), 1):
         # Without a reason and hints the text has no line, and nothing could be unpacked.
         reason, *hint_lines = text.splitlines() or [""]
         keys = ", ".join(judged.claim.key for judged in group)
         tiers = ", ".join(dict.fromkeys(judged.claim.tier for judged in group))
         paragraphs.append(f"{status}  {keys} ({tiers}): {reason}")
         paragraphs.extend(f"    {hint_line}" for hint_line in hint_lines)
+        following_steps: list[str] = next(filter(None, steps_of_groups[number:]), [])
+        for step in steps_of_groups[number - 1]:
+            if step not in following_steps:
+                paragraphs.append(f"    next: {step}")
     return paragraphs
+
+
+def _next_steps_of(claims: Sequence[ClaimVerdict]) -> list[str]:
+    """Return the different next steps of these claims, in their order."""
+    steps = dict.fromkeys(next_step(judged) for judged in claims)
+    return [step for step in steps if step]
+
+
+def next_step(judged: ClaimVerdict) -> str:
+    """Return what to do about a claim that does not hold; empty if a hint says it."""
+    return "" if judged.hints else judged.next_step
 
 
 def text(
@@ -192,7 +211,8 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
     """Return the content of verdict.json.
 
     It names the evidence (what was measured) by its sha256 and does not repeat it. A claim without
-    hints has no key `hints`, and an image on the matrix's own base no key `other_base`.
+    hints has no key `hints`, one without a next step no key `next_step`, and an image on the
+    matrix's own base no key `other_base`.
     """
     claims = []
     for judged in verdict.claims:
@@ -207,6 +227,8 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
         }
         if judged.hints:
             row["hints"] = [hint.to_json() for hint in judged.hints]
+        if next_step(judged):
+            row["next_step"] = next_step(judged)
         claims.append(row)
 
     other_base = {"other_base": verdict.other_base} if verdict.other_base else {}
@@ -229,7 +251,8 @@ def advice(hint: Hint) -> str:
 def markdown(verdict: Verdict) -> str:
     """Return the report of a validation in Markdown: the verdict, and a table of all claims.
 
-    A row has a claim's verdict, name, seconds, and the reason with hints.
+    A row has a claim's verdict, name, seconds, and the reason with hints. Below the table stands
+    what to do about the claims that do not hold, once for each step.
     """
     page = [
         f"# {verdict.image}{_on_other_base(verdict)}: {verdict.overall}",
@@ -244,6 +267,16 @@ def markdown(verdict: Verdict) -> str:
         cells = [str(judged.status), judged.claim.key, seconds, _reason_and_hints(judged)]
         escaped = [_escape_cell(cell) for cell in cells]
         page.append(f"| {' | '.join(escaped)} |")
+
+    # Next step -> the claims that it is about.
+    steps: dict[str, list[str]] = {}
+    for judged in verdict.claims:
+        if next_step(judged):
+            steps.setdefault(next_step(judged), []).append(judged.claim.key)
+    if steps:
+        page += ["", "What to do next:", ""]
+    for step, keys in steps.items():
+        page.append(f"- {', '.join(keys)}: {step.replace('<', '&lt;')}")
     return "\n".join([*page, ""])
 
 

@@ -237,6 +237,8 @@ class ClaimVerdictRow(ClaimRow):
     """What the measurement took."""
     hints: Annotated[list[HintRow], Field(min_length=1)] = Field(default=[], validate_default=False)
     """Only where something is not well and a known error explains it."""
+    next_step: str = ""
+    """What to do about a claim that does not hold. Only where there are no hints."""
 
 
 class VerdictFile(Row):

@@ -7,7 +7,9 @@ Adding a check is adding a file. A file has, in this order:
 - `measure(claims)`, which runs in the container, yields `(subject, evidence)` and never judges;
 - judges `(subject, expect, evidence) -> Finding`, pure functions. A measurement that raised (its
 evidence is `error` of forked.attempt) fails without any judge (validate/judge.py, apply_judge);
-- `CLAIMS`: `CHECK`, or `CHECK/SUBJECT` where subjects are judged differently -> judge.
+- `CLAIMS`: `CHECK`, or `CHECK/SUBJECT` where subjects are judged differently -> judge;
+- `NEXT_STEPS`: the same keys -> what a user does if such a claim does not hold: a sentence with the
+package, file or command (validate/next_steps.py). A finding may bring another step.
 
 Files that begin with an underscore are shared. Files are imported only when they are needed. They
 import torch and other packages of the image inside functions, so that the host can import them,
@@ -145,6 +147,21 @@ def judge_of(claim: Claim) -> Judge | None:
 def find_judge(judges: Judges, claim: Claim) -> Judge | None:
     """Return the judge of the claim's `CHECK/SUBJECT`, else of its `CHECK`, else None."""
     return judges.get(claim.key, judges.get(claim.check))
+
+
+def next_step_of(claim: Claim) -> str:
+    """Return what a user does if a claim does not hold, from the check file of its probe.
+
+    Empty if the suite has no such probe, or its file can't be imported: then the claim has another
+    fault, which its verdict reports.
+    """
+    if file_of(claim.probe) is None:
+        return ""
+    try:
+        steps: Mapping[str, str] = import_check(claim.probe).NEXT_STEPS
+    except Exception:
+        return ""
+    return steps.get(claim.key, steps.get(claim.check, ""))
 
 
 def all_probes() -> Iterator[tuple[str, ModuleType]]:

@@ -2,7 +2,9 @@
 
 from validate.checks._behaviour import judge_figures
 from validate.harness.adam import LARGEST_DEVIATION, LEAST_CONTROL, LEAST_MOVE, CompiledDeviations
+from validate.installation import command
 from validate.judging import Finding
+from validate.next_steps import pin
 
 
 def judge_adam(_subject: str, _expect: object, evidence: CompiledDeviations) -> Finding:
@@ -23,3 +25,10 @@ def judge_adam(_subject: str, _expect: object, evidence: CompiledDeviations) -> 
             "control_fewer": LEAST_CONTROL,
         },
     )
+
+
+NEXT_STEP = (
+    "take torch's own AdamW in this image, as the package's optimiser steps in another way or is "
+    f"not compiled ahead; or {pin('another release of the package')}, with its compiled extension "
+    f"(`{command('wheels', 'NAME')}`)"
+)

@@ -7,10 +7,12 @@ settings in an image's environment, come with the claim.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
-from validate.judging import Finding, failed, listed, passed
+from validate.judging import PROVES_NOTHING, Finding, failed, listed, passed
+from validate.next_steps import REPORT
 
 BehaviourEvidence = Mapping[str, Any]
-"""Figures by name. A control is a figure that must be large: a wrong result must be recognised."""
+"""Figures by name. One with `control` in its name must be large: it is that of a result that was
+made wrong on purpose, which must be recognised."""
 
 
 class Limits(TypedDict, total=False):
@@ -40,7 +42,10 @@ class ExampleExpect(Limits):
 def judge_limits(_subject: str, expect: Limits, evidence: BehaviourEvidence) -> Finding:
     """Judge figures by the limits of the claim. A claim without limits fails."""
     if not any(expect.get(rule) for rule in ("equal", "at_most", "at_least")):
-        return failed("the claim has no limits")
+        return failed(
+            "the claim states no limit, so nothing that was measured can be compared with it",
+            REPORT,
+        )
     return judge_figures(
         evidence,
         equal=expect.get("equal", {}),
@@ -63,7 +68,7 @@ def judge_figures(
     with a limit was not measured, which makes the claim FAIL, too.
     """
     if not evidence:
-        return failed("nothing was measured")
+        return failed("the check measured no figure", REPORT)
 
     equal, at_most, at_least = equal or {}, at_most or {}, at_least or {}
     problems = [
@@ -89,7 +94,7 @@ def _describe_unequal(figures: BehaviourEvidence, required: Mapping[str, object]
     for name, required_value in required.items():
         figure = figures[name]
         if figure != required_value:
-            yield f"{name} is {_shorten(figure)}, not {_shorten(required_value)}"
+            yield f"{name} is {_shorten(figure)}, and {_shorten(required_value)} is right"
 
 
 def _describe_too_large(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> Iterator[str]:
@@ -102,7 +107,7 @@ def _describe_too_large(figures: BehaviourEvidence, bounds: Mapping[str, float])
         figure = figures[name]
         # `figure > bound` would let NaN pass.
         if not figure <= bound:
-            yield f"{name} is {figure:.3g}, more than {bound:g}"
+            yield f"{name} is {figure:.3g}, and at most {bound:g} is allowed"
 
 
 def _describe_too_small(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> Iterator[str]:
@@ -114,8 +119,12 @@ def _describe_too_small(figures: BehaviourEvidence, bounds: Mapping[str, float])
     for name, bound in bounds.items():
         figure = figures[name]
         # `figure < bound` would let NaN pass.
-        if not figure >= bound:
-            yield f"{name} is {figure:.3g}, less than {bound:g}"
+        if figure >= bound:
+            continue
+        problem = f"{name} is {figure:.3g}, and at least {bound:g} is expected"
+        if "control" in name:
+            problem = f"{PROVES_NOTHING}a result was made wrong on purpose, and its {problem}"
+        yield problem
 
 
 def _shorten(value: object) -> str:

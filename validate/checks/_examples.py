@@ -10,6 +10,7 @@ from validate.checks import Settings
 from validate.checks._behaviour import BehaviourEvidence, judge_limits
 from validate.claims import Claim, Tier
 from validate.examples import evidence
+from validate.next_steps import REPORT, pin
 
 SETTINGS = Settings(time_limit=2400, starts_first=True)
 
@@ -38,3 +39,9 @@ CLAIMS = {
     "gpu-examples": judge_limits,
     "multigpu-examples": judge_limits,
 }
+_NEXT_STEP = (
+    "start the example that the claim names by hand in a container of this image (its folder below "
+    "examples/ of truetag says how); if it fails or trains in another way there as well, "
+    f"{pin('another release of the framework')}; if it does not, {REPORT}"
+)
+NEXT_STEPS = dict.fromkeys(CLAIMS, _NEXT_STEP)

@@ -17,6 +17,7 @@ from validate.claims import Claim
 from validate.harness import seeding
 from validate.harness.forked import attempt, measure_in_fork
 from validate.judging import (
+    PROVES_NOTHING,
     Finding,
     failed,
     is_beyond,
@@ -28,6 +29,7 @@ from validate.judging import (
     unproven,
 )
 from validate.kernels.silent import find_function, leave_end_unwritten, measure_error
+from validate.next_steps import FREE_THE_GPU, pin
 
 SETTINGS = Settings(begins_with_torch=True)
 
@@ -136,16 +138,15 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
     fault, tolerance = expect["fault"], expect["tolerance"]
     report_fault = known_fault if expect["known"] else failed
     # The largest error, as a part of the largest right value.
-    off = f"off by {scientific(evidence['off'])} of the largest value"
+    off = f"the result is off by {scientific(evidence['off'])} of the largest value"
     # Judge the result before the control, which is made of it: if one is NaN, both are.
     if not is_within(evidence["off"], tolerance):
-        return report_fault(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
+        return report_fault(f"{off}, and at most {scientific(tolerance)} is allowed. {fault}")
     if not is_beyond(evidence["control"], tolerance):
         control = scientific(evidence["control"])
         return failed(
-            f"control: a result that was made wrong on purpose is off by {control}, which passes "
-            f"as well (up to {scientific(tolerance)} is allowed): the check is blind here, so "
-            "report it to truetag; nothing is known of the image"
+            f"{PROVES_NOTHING}a result that was made wrong on purpose is off by {control}, and "
+            f"passes as right (up to {scientific(tolerance)} is allowed)"
         )
 
     figures = evidence.get("figures", {})
@@ -154,8 +155,8 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
         times = figures.get("times", math.nan)
         # `times > most_times` would let NaN pass.
         if not times <= most_times:
-            longer = f"takes {times:.0f} times as long as the right way"
-            return report_fault(f"{longer}, at most {most_times:g} is allowed. {fault}")
+            longer = f"this way takes {times:.0f} times as long as the right one"
+            return report_fault(f"{longer}, and at most {most_times:g} is allowed. {fault}")
 
     cost = describe_cost(evidence)
     known = ", though these versions are said to have it" if expect["known"] else ""
@@ -164,11 +165,12 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
 
 def judge_memory(expect: SilentExpect, evidence: SilentEvidence) -> Finding:
     """Judge a fault that needs more GPU memory than was free."""
+    needed = f"the size at which this fault shows takes {expect['gigabytes']:g} GB of GPU memory"
     total = f"{evidence['total']:.0f}"
     if evidence["total"] < expect["gigabytes"]:
-        return not_applicable(f"{total} GB of GPU memory are too few to reach it")
+        return not_applicable(f"{needed}, and this GPU has {total} GB")
     free = f"{evidence['free']:.0f}"
-    return unproven(f"{free} of {total} GB of GPU memory are free: too few to reach it")
+    return unproven(f"{needed}, and {free} of {total} GB are free", FREE_THE_GPU)
 
 
 def describe_cost(evidence: SilentEvidence) -> str:
@@ -183,3 +185,7 @@ def describe_cost(evidence: SilentEvidence) -> str:
 
 
 CLAIMS = {"silent-faults": judge}
+NEXT_STEPS = {
+    "silent-faults": "take the way around that the reason names in programs that meet this fault, "
+    f"or {pin('a release of the package without it')}"
+}

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from validate.judging import (
+    PROVES_NOTHING,
     RULE_T,
     Finding,
     backward_tolerance,
@@ -39,6 +40,7 @@ from validate.kernels._evidence import (
     Output,
     ProfileEvidence,
 )
+from validate.next_steps import REPORT
 
 
 def dotted(capability: Sequence[int]) -> str:
@@ -63,7 +65,7 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     ]
     for pattern in expect["libraries"]:
         if not evidence["libraries"].get(pattern):
-            problems.append(f"no library like {pattern} is loaded")
+            problems.append(f"the kernel's library, a file like {pattern}, is not loaded")
 
     # The profiler sometimes loses kernels. Then it can't be told which ones ran, but wrong results
     # are a FAIL all the same.
@@ -74,7 +76,10 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
         return failed(f"{joined(problems)}{suspects(evidence)}")
     if not profile["works"]:
         lost = _describe_lost_kernels(profile)
-        return unproven(f"the results are right, but {lost}: which kernels ran can't be told")
+        return unproven(
+            f"the results are right, but {lost}: which kernels ran can't be told",
+            "validate again, and end other profilers (nsys, ncu, DCGM) that watch this GPU before",
+        )
     return passed(_summarise(expect, evidence))
 
 
@@ -92,14 +97,18 @@ def _judge_whether_it_ran(expect: KernelExpect, evidence: KernelEvidence) -> Fin
     if host_capabilities and device["capability"] not in host_capabilities:
         host = listed([dotted(known) for known in host_capabilities])
         return failed(
-            f"ran on {device['name']} of capability {dotted(device['capability'])}, "
-            f"the host has {host}"
+            f"the kernel ran in the container on {device['name']}, of compute capability "
+            f"{dotted(device['capability'])}, and the host's GPUs have {host}",
+            "the container runs on another machine, or was given another GPU: look at `docker "
+            "context show` and at DOCKER_HOST, and validate again",
         )
 
     # A host that knows its GPUs claims only what they can run, so this is a fault there.
     if "gated" in evidence:
         reason = evidence["gated"]
-        return failed(f"the GPU says {reason}") if capability else not_applicable(reason)
+        if not capability:
+            return not_applicable(reason)
+        return failed(f"this GPU can't run the kernel, and was expected to: {reason}", REPORT)
     if evidence.get("declined"):
         return _judge_refusal(evidence["declined"])
 
@@ -122,7 +131,7 @@ def _judge_refusal(reasons: Sequence[str]) -> Finding:
     """
     faults = [reason for reason in reasons if "capability" not in reason]
     if faults:
-        return failed(f"it refuses to run: {listed(faults)}")
+        return failed(f"the package refuses to run this kernel: {listed(faults)}")
     return not_applicable(listed(list(reasons)))
 
 
@@ -152,18 +161,18 @@ def _find_case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence])
     for name in expect["cases"]:
         case = cases.get(name)
         if case is None:
-            yield f"{name} was not run"
+            yield f"the case {name} was not run"
         elif "gated" in case:
             # This GPU cannot run the case. That is a problem only if the claim was written for this
             # GPU: then it would have left the case out.
             if expect.get("capability"):
-                yield f"{name}: the GPU says {case['gated']}"
+                yield f"this GPU can't run the case {name}, and was expected to: {case['gated']}"
         elif "error" in case:
-            yield f"{name}: {cause(case['error'])}"
+            yield f"the case {name} fails: {cause(case['error'])}"
         elif case["dtype"] not in expect["tolerance"]:
-            yield f"{name} ran in {case['dtype']}, for which nothing is claimed"
+            yield f"the case {name} ran in {case['dtype']}, for which nothing is claimed"
         elif case["finite"] is not True:
-            yield f"{name}: results are not finite"
+            yield f"the case {name} gave results that are not finite numbers"
         else:
             yield from _find_output_problems(name, expect["tolerance"][case["dtype"]], case)
 
@@ -173,7 +182,7 @@ def _find_case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence])
     missing_dtypes = set(expect["tolerance"]) - dtypes_run
     has_error = any("error" in case for case in cases.values())
     if missing_dtypes and not has_error:
-        yield f"nothing was run in {listed(sorted(missing_dtypes))}"
+        yield f"no case was run in {listed(sorted(missing_dtypes))}"
 
 
 def _find_output_problems(name: str, rule: str | float, case: CaseEvidence) -> Iterator[str]:
@@ -190,21 +199,22 @@ def _find_output_problems(name: str, rule: str | float, case: CaseEvidence) -> I
         tolerances[result] = _largest_allowed_error(rule, output)
 
     if not case["outputs"]:
-        yield f"{name} gave no result"
+        yield f"the case {name} gave no result"
     for result, output in case["outputs"].items():
         if not is_within(output["error"], tolerances[result]):
             error = scientific(output["error"])
             allowed = scientific(tolerances[result])
-            yield f"{name}: {result} is off by {error}, at most {allowed} is allowed"
+            off = f"in the case {name}, {result} is off by {error}"
+            yield f"{off}, and at most {allowed} is allowed"
 
     if not case["controls"]:
-        yield f"{name} has no control"
+        yield f"{PROVES_NOTHING}no result of the case {name} was made wrong on purpose and compared"
     for control, errors in case["controls"].items():
         for result, control_error in errors.items():
             if not is_beyond(control_error, tolerances[result]):
                 yield (
-                    f"control: {name}, {result} {control} is off by {scientific(control_error)}, "
-                    "which the tolerance lets pass"
+                    f"{PROVES_NOTHING}{result} of the case {name}, made wrong on purpose "
+                    f"({control}), is off by {scientific(control_error)}, and passes as right"
                 )
 
 
@@ -229,7 +239,7 @@ def _find_observed_problems(expect: KernelExpect, observed: ObservedEvidence) ->
     """
     # If measuring raised an error, nothing else was measured.
     if "error" in observed:
-        yield cause(observed["error"])
+        yield f"what the kernel does can't be measured: {cause(observed['error'])}"
         return
 
     for name, (least, most) in expect["figures"].items():
@@ -240,19 +250,22 @@ def _find_observed_problems(expect: KernelExpect, observed: ObservedEvidence) ->
         if not is_between(figure["value"], least, most):
             yield (
                 f"{name} is {_write_five_digits(figure['value'])}, "
-                f"not between {_write_five_digits(least)} and {_write_five_digits(most)}"
+                f"and {_write_five_digits(least)} to {_write_five_digits(most)} is right"
             )
         if not figure["controls"]:
-            yield f"{name} has no control"
+            yield f"{PROVES_NOTHING}{name} was not measured of anything wrong on purpose"
         for control, value in figure["controls"].items():
             if is_between(value, least, most):
                 shown = _write_five_digits(value)
-                yield f"control: {name} of {control} is {shown}, which passes as well"
+                yield (
+                    f"{PROVES_NOTHING}{name} of what is wrong on purpose ({control}) is {shown}, "
+                    "and passes as right"
+                )
 
     for name, expected in expect["facts"].items():
         fact = observed.get("facts", {}).get(name)
         if fact != expected:
-            yield f"{name}: {fact!r}, not {expected!r}"
+            yield f"{name}: {fact!r} was measured, and {expected!r} is expected"
 
 
 def _summarise(expect: KernelExpect, evidence: KernelEvidence) -> str:
@@ -414,13 +427,14 @@ def _describe_wrong_kernel_of_case(
     for name in names:
         for pattern, owner in expect.get("other_kernels", {}).items():
             if re.search(pattern, name):
-                yield f"{case}: ran {shorten_name(name)}, which is {owner}"
+                other = shorten_name(name)
+                yield f"in the case {case} another kernel ran: {other}, which is {owner}"
                 return
 
     # A kernel of an unknown name may be the claimed one. And some claims expect no names: they have
     # no `names_of`.
     if "names_of" in expect and not _find_unknown_kernels(expect, names):
-        yield f"{case}: no kernel of its own ran ({_describe_seen(names)})"
+        yield f"in the case {case}, the claimed kernel did not run ({_describe_seen(names)})"
 
 
 def _find_unknown_kernels(expect: KernelExpect, names: Sequence[str]) -> list[str]:

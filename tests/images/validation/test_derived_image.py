@@ -205,7 +205,7 @@ def test_a_derived_image_may_have_caches_of_its_own_and_no_constraints_of_its_ow
         {**ours, "HF_HOME": "/data", "PIP_CONSTRAINT": ""},
     )
 
-    assert finding.reason == "PIP_CONSTRAINT is '', '/opt/truetag/constraints.txt' is expected"
+    assert finding.reason == "the variable PIP_CONSTRAINT is '', and '/opt/truetag/constraints.txt' is expected"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_derived_image_may_have_caches_of_its_own_and_no_constraints_of_its_ow
         pytest.param({"user": "1002:1002"}, "", id="its own user"),
         pytest.param(
             {"further": {"Volumes": {"/opt": {}}}},
-            "/opt is a volume: a container keeps its own copy",
+            "/opt is a volume of the image, so each container keeps its own copy",
             id="a volume over ours",
         ),
         pytest.param(

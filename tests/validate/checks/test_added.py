@@ -301,7 +301,7 @@ def test_an_unmet_requirement_fails_with_both_packages() -> None:
     }
 
     finding = added.judge_requirements("requirements", {"base": {}}, evidence)
-    fails(finding, "trl 0.29.1 requires rich, but it is not installed")
+    fails(finding, "trl 0.29.1 requires rich, which is not installed")
 
 
 def test_without_a_reader_of_requirements_the_claim_is_unproven() -> None:
@@ -374,7 +374,7 @@ def test_a_command_that_fails_is_told_with_its_last_words(tmp_path: Path) -> Non
     evidence = run_command("echo fine; echo ValueError: no loss >&2; exit 3", tmp_path)
 
     finding = _command.judge("smoke", {"run": "x", "seconds": 60}, evidence)
-    fails(finding, "ended with 3", "ValueError: no loss")
+    fails(finding, "ended with status 3", "ValueError: no loss")
 
 
 def test_a_command_that_takes_too_long_fails_and_nothing_of_it_is_left(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def judged(folder: str, archs: list[int]) -> Finding:
         pytest.param(
             {"ptxas": [TURING]}, "bin/ptxas does not know sm_107", id="the-only-one-does-not"
         ),
-        pytest.param({"ptxas": []}, "bin/ptxas: it lists no GPU", id="lists-none"),
+        pytest.param({"ptxas": []}, "which GPUs it knows: it lists no GPU", id="lists-none"),
         pytest.param({}, "No such file", id="missing"),
     ],
 )

@@ -117,12 +117,12 @@ def test_bytecode_without_faults_passes() -> None:
 
 
 def test_an_image_without_bytecode_fails() -> None:
-    reason = "there is no bytecode: each process compiles what it imports"
+    reason = "the image has no bytecode (.pyc files), so each process compiles what it imports"
 
-    assert judged(files=0) == (Status.FAIL, reason)
+    assert judged(files=0)[:2] == (Status.FAIL, reason)
 
 
 def test_faults_that_are_not_listed_are_counted() -> None:
     reason = "a is void; 2 more files of bytecode are not their sources'"
 
-    assert judged(faults={"a": "void"}, faults_count=3) == (Status.FAIL, reason)
+    assert judged(faults={"a": "void"}, faults_count=3)[:2] == (Status.FAIL, reason)

@@ -100,7 +100,7 @@ def test_a_python_that_starts_with_optimisation_fails(site: Site) -> None:
 def test_a_required_variable_with_another_value_fails(site: Site) -> None:
     site.start_with(CUDA_HOME="/opt/cuda")
 
-    fails(judged(), f"CUDA_HOME is '/opt/cuda', '{CUDA_HOME}' is expected")
+    fails(judged(), f"CUDA_HOME is '/opt/cuda', and '{CUDA_HOME}' is expected")
 
 
 def test_a_settings_file_that_the_suite_has_mounted_over_is_not_taken_for_empty(

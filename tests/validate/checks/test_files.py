@@ -20,7 +20,7 @@ def judged() -> Finding:
 
 
 def test_an_environment_without_any_recorded_file_fails(site: Site) -> None:
-    fails(judged(), "no distribution lists a single file")
+    fails(judged(), "no installed Python package lists a single file")
 
 
 def test_files_as_recorded_pass(site: Site) -> None:

@@ -113,7 +113,7 @@ def test_a_fault_fails_and_its_culprit_is_named(
     claim = claim_of(key)
     evidence = spoiled_by(recorded_evidence(claim), changes)
 
-    status, reason = judge_evidence(claim, evidence)
+    status, reason, _ = judge_evidence(claim, evidence)
 
     assert status is Status.FAIL
     assert culprit in reason

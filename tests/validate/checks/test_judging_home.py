@@ -69,7 +69,7 @@ def test_a_healthy_image_passes(subject: str) -> None:
             "caches|HF_HOME",
             {"path": HF_HOME, "error": "denied"},
             Status.FAIL,
-            "can't write HF_HOME (denied",
+            "can't write to HF_HOME (denied",
         ),
         (
             VOLUME,
@@ -87,16 +87,16 @@ def test_a_healthy_image_passes(subject: str) -> None:
         ),
         (VOLUME, "additions|torch", f"{PREFIX}/lib/torch/x.py", Status.FAIL, "not the image's"),
         (VOLUME, "additions|code", 1, Status.FAIL, "does not run"),
-        (VOLUME, "uid", 0, Status.UNPROVEN, "the probe ran as 0:1001"),
-        (VOLUME, "mounted|mounted", False, Status.UNPROVEN, "nothing is mounted"),
+        (VOLUME, "uid", 0, Status.UNPROVEN, "the container ran as user 0:1001"),
+        (VOLUME, "mounted|mounted", False, Status.UNPROVEN, "no volume is mounted"),
         (
             FOREIGN,
             "additions|said",
             "Permission denied",
             Status.FAIL,
-            "is not told of -v truetag-cache:",
+            "about these ways out: -v truetag-cache:",
         ),
-        (FOREIGN, "caches", {"HF_HOME": {"path": HF_HOME}}, Status.UNPROVEN, "not the case"),
+        (FOREIGN, "caches", {"HF_HOME": {"path": HF_HOME}}, Status.UNPROVEN, "the claim is about one who can't"),
     ],
 )
 def test_each_fault_is_named(

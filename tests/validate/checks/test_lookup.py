@@ -84,14 +84,14 @@ def judged(kind: ImageKind, **measured: Any) -> Finding:
             id="path-in-another-order",
         ),
         pytest.param(
-            {"path": ["bin", *OUR_PATH]}, "the PATH has 'bin'", id="path-has-a-relative-folder"
+            {"path": ["bin", *OUR_PATH]}, "the PATH has the relative folder 'bin'", id="path-has-a-relative-folder"
         ),
     ],
 )
 def test_a_derived_image_that_hides_something_of_ours_fails(
     measured: dict[str, Any], words: str
 ) -> None:
-    status, reason = judged(ImageKind.DERIVED, **measured)
+    status, reason, _ = judged(ImageKind.DERIVED, **measured)
 
     assert status is Status.FAIL, reason
     assert words in reason
@@ -114,7 +114,7 @@ ALLOWED_IN_DERIVED_IMAGES = [
 
 @pytest.mark.parametrize(("measured", "words"), ALLOWED_IN_DERIVED_IMAGES)
 def test_what_a_derived_image_may_bring_is_reported(measured: dict[str, Any], words: str) -> None:
-    status, reason = judged(ImageKind.DERIVED, **measured)
+    status, reason, _ = judged(ImageKind.DERIVED, **measured)
 
     assert status is Status.PASS, reason
     assert words in reason

@@ -14,7 +14,7 @@ from validate.checks.static import modes
 from validate.checks.static.modes import NeededPaths, Part, User
 from validate.environment.image_paths import with_folders_above
 from validate.environment.user_environment import Start, UserEnvironment
-from validate.judging import Status
+from validate.judging import Finding, Status
 
 ROOT = User(uid=0, gid=0)
 TRAINER = User(uid=1001, gid=1001)
@@ -215,7 +215,7 @@ WELL: dict[str, Any] = {
 }
 
 
-def judged(**measured: Any) -> tuple[Status, str]:
+def judged(**measured: Any) -> Finding:
     """Judge evidence. What is not given is well."""
     expect: Any = {"image_kind": "ours"}
     evidence: Any = {**WELL, **measured}
@@ -223,7 +223,7 @@ def judged(**measured: Any) -> tuple[Status, str]:
 
 
 def test_an_image_without_faults_passes() -> None:
-    status, _ = judged()
+    status = judged().status
 
     assert status is Status.PASS
 
@@ -241,13 +241,13 @@ def test_an_image_without_faults_passes() -> None:
             "/x belongs to uid 7; 2 more paths have wrong",
             id="more-faults-than-are-listed",
         ),
-        pytest.param({"files": 0}, "no file was looked at", id="nothing-measured"),
+        pytest.param({"files": 0}, "no file of the image could be looked at", id="nothing-measured"),
     ],
 )
 def test_a_fault_fails_and_those_that_are_not_listed_are_counted(
     measured: dict[str, Any], words: str
 ) -> None:
-    status, reason = judged(**measured)
+    status, reason, _ = judged(**measured)
 
     assert status is Status.FAIL
     assert words in reason

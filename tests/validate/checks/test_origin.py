@@ -66,7 +66,7 @@ def judged(measured: dict[str, Any], expect: dict[str, Any] = EXPECT) -> Finding
 
 
 def test_the_recorded_bytes_pass_and_the_builds_are_named() -> None:
-    status, reason = judged(image())
+    status, reason, _ = judged(image())
 
     assert status is Status.PASS, reason
     assert "Docker 26.1.5" in reason
@@ -81,33 +81,33 @@ def test_the_recorded_bytes_pass_even_if_the_image_names_no_recipe() -> None:
     [
         pytest.param(
             image(WITH_ANOTHER_TORCH),
-            "the layer torch is x; Docker 20.10.24, Docker 26.1.5 gave torch",
+            "the layer torch is x, and Docker 20.10.24, Docker 26.1.5 gave torch",
             id="other-bytes",
         ),
         pytest.param(
             image({"torch": ""}),
-            "the layer torch is missing; Docker 20.10.24, Docker 26.1.5 gave torch",
+            "the layer torch is missing, and Docker 20.10.24, Docker 26.1.5 gave torch",
             id="layer-is-missing",
         ),
         pytest.param(
             image({"settings": "sha256:x"}),
-            "its settings are x; Docker 20.10.24",
+            "the image's settings (variables, user, labels) are x, and Docker 20.10.24",
             id="other-settings",
         ),
         pytest.param(
             image({"above": "sha256:x"}),
-            "no step of the recipe makes its layer above",
+            "the image has a layer above, which no step of its recipe makes",
             id="a-layer-too-many",
         ),
         pytest.param(
             image(beside_suite=["/opt/venv/x.py"]),
-            "/opt/venv/x.py is in the suite's layer, and is not the suite's",
+            "/opt/venv/x.py is in the layer of truetag's suite, and is not a file of the suite",
             id="foreign-file-in-the-suites-layer",
         ),
     ],
 )
 def test_other_bytes_of_the_same_recipe_fail(measured: dict[str, Any], words: str) -> None:
-    status, reason = judged(measured)
+    status, reason, _ = judged(measured)
 
     assert status is Status.FAIL, reason
     assert words in reason
@@ -128,7 +128,7 @@ def test_a_step_that_changes_the_images_own_tools_is_named(
     """No package lists them, and no build records the suite's layer: so nothing else sees it."""
     change = {"step": "RUN x", "removed": removed, "replaced": replaced, "count": 1}
 
-    status, reason = judged(image({"above": "sha256:x"}, changes=[change]), DERIVED)
+    status, reason, _ = judged(image({"above": "sha256:x"}, changes=[change]), DERIVED)
 
     assert status is Status.FAIL
     assert reason.startswith(f"`RUN x` changes {named}: ")
@@ -139,7 +139,7 @@ def test_a_step_that_changes_other_files_is_only_reported() -> None:
     replaced = {"/opt/venv/x.py": "content", "/etc/apt/apt.conf.d/docker-clean": "content"}
     change = {"step": "RUN x", "removed": [], "replaced": replaced, "count": 2}
 
-    status, reason = judged(image({"above": "sha256:x"}, changes=[change]), DERIVED)
+    status, reason, _ = judged(image({"above": "sha256:x"}, changes=[change]), DERIVED)
 
     assert status is Status.PASS
     assert "`RUN x` changes 2 paths" in reason
@@ -171,18 +171,18 @@ def test_a_layer_with_other_bytes_comes_with_the_command_that_names_the_files() 
         ),
         pytest.param(
             image(canonical=False),
-            "its suite's layer can't be read here",
+            "the layer of truetag's suite can't be read here",
             id="suites-layer-in-another-form",
         ),
         pytest.param(
             image(layers=[]),
-            "its history has another number of steps than it has layers",
+            "the image's history has another number of steps than it has layers",
             id="layers-without-names",
         ),
     ],
 )
 def test_layers_that_can_not_be_compared_are_unproven(measured: dict[str, Any], words: str) -> None:
-    status, reason = judged(measured)
+    status, reason, _ = judged(measured)
 
     assert status is Status.UNPROVEN, reason
     assert words in reason
@@ -210,7 +210,7 @@ OTHER_LAYERS = [recorded(layer) for layer in ("base", "debian", "settings")]
     ],
 )
 def test_a_layer_of_less_than_two_recorded_builds_is_unproven(torch_layer: dict[str, Any]) -> None:
-    status, reason = judged(image(), {**EXPECT, "layers": [*OTHER_LAYERS, torch_layer]})
+    status, reason, _ = judged(image(), {**EXPECT, "layers": [*OTHER_LAYERS, torch_layer]})
 
     assert status is Status.UNPROVEN, reason
     assert "no two builds of torch are recorded for this recipe" in reason
@@ -223,7 +223,7 @@ def test_without_a_checkout_the_next_step_is_the_installed_command(
     monkeypatch.setattr(installation, "IS_CHECKOUT", False)
     layer = recorded("torch", diff_id="", builds=[])
 
-    _, reason = judged(image(), {**EXPECT, "layers": [*OTHER_LAYERS, layer]})
+    _, reason, _ = judged(image(), {**EXPECT, "layers": [*OTHER_LAYERS, layer]})
 
     assert "`truetag reproduce cu126-torch25 --record`" in reason
 
@@ -243,7 +243,7 @@ def test_a_recipe_without_layers_is_unproven(expect: dict[str, Any]) -> None:
 
 
 def test_a_derived_image_has_settings_and_layers_of_its_own() -> None:
-    status, reason = judged(image({"settings": "sha256:x", "above": "sha256:y"}), DERIVED)
+    status, reason, _ = judged(image({"settings": "sha256:x", "above": "sha256:y"}), DERIVED)
 
     assert status is Status.PASS, reason
     assert "its own steps replace and remove nothing of them" in reason
@@ -257,7 +257,7 @@ def test_what_the_steps_of_a_derived_image_change_is_listed() -> None:
         "count": 9,
     }
 
-    status, reason = judged(image({"above": "sha256:y"}, changes=[step]), DERIVED)
+    status, reason, _ = judged(image({"above": "sha256:y"}, changes=[step]), DERIVED)
 
     assert status is Status.PASS, reason
     assert "`RUN pip install numpy` changes 9 paths (/b, /a)" in reason

@@ -54,7 +54,7 @@ def install_twice(site: Site) -> None:
         pytest.param(lambda site: None, "not installed", id="missing"),
         pytest.param(
             lambda site: site.install(version="1.1"),
-            "pkg 1.1 is installed, 1.0 is expected",
+            "pkg 1.1 is installed, and 1.0 is expected",
             id="another-version",
         ),
         pytest.param(
@@ -72,7 +72,7 @@ def install_twice(site: Site) -> None:
             install_beside_a_rival, "rival also installs files", id="shared-with-another-package"
         ),
         pytest.param(install_twice, "installed 2 times", id="installed-twice"),
-        pytest.param(lambda site: site.install(contents={}), "can't be found", id="without-files"),
+        pytest.param(lambda site: site.install(contents={}), "finds no module", id="without-files"),
         pytest.param(
             lambda site: site.install(contents={"pkg/data.txt": b""}),
             "namespace",
@@ -145,7 +145,7 @@ def test_torchs_own_version_file_must_say_what_its_metadata_says(
         pytest.param(
             True,
             {"pkg": "1.0", "dep": "3"},
-            "dep 2 is installed, the lock has 3",
+            "dep 2 is installed, and the lock has 3",
             id="another-version",
         ),
         pytest.param(

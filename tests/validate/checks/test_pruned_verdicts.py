@@ -39,7 +39,7 @@ def test_a_region_with_a_fault_stays_whole_and_counts_as_no_surplus(
     library = fatbins.library(SOUND, fatbins.region(*codes))
     install(site, pruned(library))
 
-    status, reason = judged(pruned_claim())
+    status, reason, _ = judged(pruned_claim())
 
     assert status is Status.PASS, reason
     assert "1 regions left unpruned because they lack kernels for it" in reason
@@ -52,10 +52,10 @@ def test_a_sound_region_beside_one_with_a_fault_must_be_pruned(
     library = fatbins.library(SOUND, fatbins.region(*codes))
     install(site, library)
 
-    status, reason = judged(pruned_claim())
+    status, reason, _ = judged(pruned_claim())
 
     assert status is Status.FAIL
-    assert "for sm_80 that sm_90 has no use for" in reason
+    assert "for sm_80, which sm_90 never runs" in reason
 
 
 def test_rows_by_design_of_one_package_excuse_no_other(site: Site) -> None:
@@ -87,8 +87,8 @@ def test_nvidias_library_without_code_for_the_gpu_stays_as_it_is(site: Site) -> 
         install(site, installed, CUBLAS)
 
         assert judged(pruned_claim(nvidia=True)).status is Status.PASS
-        reason = f"{CUBLAS} has no code for sm_90, but sm_100, sm_80"
-        assert judged(as_a_whole) == (Status.FAIL, reason)
+        reason = f"{CUBLAS} has no code for sm_90, only for sm_100, sm_80"
+        assert judged(as_a_whole)[:2] == (Status.FAIL, reason)
 
 
 def test_nvidias_library_with_code_for_the_gpu_must_be_pruned(site: Site) -> None:
@@ -111,7 +111,7 @@ def test_device_code_that_no_section_table_leads_to_is_unreadable(site: Site, cl
     library = without_sections(fatbins.library(SOUND))
     site.install("pkg", "1.0", {"pkg/lib.so": library, "pkg/other.so": ONLY_90})
 
-    status, reason = judged(claim)
+    status, reason, _ = judged(claim)
 
     assert status is Status.FAIL
     assert "pkg/lib.so can't be read: it has device code, but no section table" in reason
@@ -122,7 +122,7 @@ def test_a_library_with_code_for_the_host_only_needs_no_section_table(site: Site
     contents = {"pkg/lib.so": host_library, "pkg/other.so": ONLY_90, "pkg/old.so": BITS_32}
     site.install("pkg", "1.0", contents)
 
-    assert judged(pruned_claim()) == (Status.PASS, "1 library with code for sm_90 alone")
+    assert judged(pruned_claim())[:2] == (Status.PASS, "1 library with code for sm_90 alone")
 
 
 # ---- Libraries that Hypothesis draws.

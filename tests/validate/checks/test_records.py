@@ -28,49 +28,49 @@ def judged(record: dict[str, Any] | None = None, **expected: Any) -> Finding:
 
 @pytest.mark.parametrize("digest", LOCKED_RECORDS)
 def test_the_record_of_any_locked_wheel_passes(digest: str) -> None:
-    status, reason = judged({"digest": digest})
+    status, reason, _ = judged({"digest": digest})
 
     assert status is Status.PASS
     assert "1 distributions (9 files)" in reason
 
 
 def test_another_record_fails() -> None:
-    status, reason = judged({"digest": "bad"})
+    status, reason, _ = judged({"digest": "bad"})
 
     assert status is Status.FAIL
     assert "RECORD is not the RECORD of the locked wheel of torch" in reason
 
 
 def test_an_environment_without_any_locked_version_fails() -> None:
-    status, reason = judged({"digest": "bad", "version": "2.8.0"})
+    status, reason, _ = judged({"digest": "bad", "version": "2.8.0"})
 
     assert status is Status.FAIL
-    assert "no distribution of the lock is installed" in reason
+    assert "no package of the lock is installed" in reason
 
 
 def test_a_wheel_whose_record_is_not_known_leaves_the_claim_unproven() -> None:
-    status, reason = judged(**UNKNOWN_WHEEL)
+    status, reason, _ = judged(**UNKNOWN_WHEEL)
 
     assert status is Status.UNPROVEN
-    assert "of einops it is not known: `lock` reads it" in reason
+    assert "the RECORDs of the locked wheels of einops are not known: `lock` reads it" in reason
 
 
 def test_another_record_fails_although_the_record_of_another_wheel_is_not_known() -> None:
-    status, reason = judged({"digest": "bad"}, **UNKNOWN_WHEEL)
+    status, reason, _ = judged({"digest": "bad"}, **UNKNOWN_WHEEL)
 
     assert status is Status.FAIL
     assert "torch" in reason
 
 
 def test_a_lock_of_which_no_record_is_known_is_unproven() -> None:
-    status, reason = judged(wheels={}, **UNKNOWN_WHEEL)
+    status, reason, _ = judged(wheels={}, **UNKNOWN_WHEEL)
 
     assert status is Status.UNPROVEN
     assert "einops" in reason
 
 
 def test_what_is_built_from_source_is_named_as_not_compared() -> None:
-    status, reason = judged(built=["antlr4"])
+    status, reason, _ = judged(built=["antlr4"])
 
     assert status is Status.PASS
     assert "built from source, with no wheel to compare with: antlr4" in reason

@@ -103,7 +103,7 @@ AT_MOST_50_TIMES = {"times": 50}
             Status.FAIL,
             "at most 2.00e-02 is allowed. silently wrong: x (y#1); do z",
         ),
-        ({}, NOT_FINITE, Status.FAIL, "off by inf of the largest value, at most"),
+        ({}, NOT_FINITE, Status.FAIL, "off by inf of the largest value, and at most"),
         (
             KNOWN,
             WRONG_RESULT,
@@ -112,25 +112,25 @@ AT_MOST_50_TIMES = {"times": 50}
         ),
         # So is one that takes many times as long as the right way.
         (AT_MOST_50_TIMES, QUICK, Status.PASS, "(1.5 s, 20 GB, 3 times)"),
-        (AT_MOST_50_TIMES, SLOW, Status.FAIL, "400 times as long as the right way, at most 50"),
+        (AT_MOST_50_TIMES, SLOW, Status.FAIL, "400 times as long as the right one, and at most 50"),
         (AT_MOST_50_TIMES, HEALTHY, Status.FAIL, "takes nan times as long"),
         (
             {**KNOWN, **AT_MOST_50_TIMES},
             SLOW,
             Status.KNOWN,
-            "400 times as long as the right way, at most 50",
+            "400 times as long as the right one, and at most 50",
         ),
         # A control that passes is a FAIL, whatever is known.
-        ({}, PASSING_CONTROL, Status.FAIL, "which passes as well (up to 2.00e-02 is allowed)"),
-        (KNOWN, PASSING_CONTROL, Status.FAIL, "which passes as well (up to 2.00e-02 is allowed)"),
+        ({}, PASSING_CONTROL, Status.FAIL, "passes as right (up to 2.00e-02 is allowed)"),
+        (KNOWN, PASSING_CONTROL, Status.FAIL, "passes as right (up to 2.00e-02 is allowed)"),
         # Too little GPU memory, of the GPU or at this time.
         (
             {},
             {"free": 15.2, "total": 24.0},
             Status.NOT_APPLICABLE,
-            "24 GB of GPU memory are too few to reach it",
+            "takes 25 GB of GPU memory, and this GPU has 24 GB",
         ),
-        ({}, {"free": 15.2, "total": 80.0}, Status.UNPROVEN, "15 of 80 GB of GPU memory are free"),
+        ({}, {"free": 15.2, "total": 80.0}, Status.UNPROVEN, "takes 25 GB of GPU memory, and 15 of 80 GB are free"),
     ],
 )
 def test_a_fault_is_judged_by_its_result_its_control_and_its_time(

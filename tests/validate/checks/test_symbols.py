@@ -27,7 +27,7 @@ def library(**parts: Any) -> bytes:
 
 
 def test_an_environment_without_libraries_fails(site: Site) -> None:
-    fails(judged(), "there is no library whose symbols could be looked up")
+    fails(judged(), "the image has no library whose symbols could be looked up")
 
 
 def test_symbols_of_a_needed_library_the_driver_and_the_interpreter_are_there(site: Site) -> None:

@@ -96,7 +96,7 @@ def test_an_nccl_that_opens_other_libraries_is_unproven(path: str | None) -> Non
     ("program", "measured", "words"),
     [
         pytest.param("git", {"version": "1"}, "", id="well"),
-        pytest.param("git", {"path": None}, "no git", id="missing"),
+        pytest.param("git", {"path": None}, "no program git", id="missing"),
         pytest.param(
             "curl",
             {"error": "libcurl.so.4: cannot open"},

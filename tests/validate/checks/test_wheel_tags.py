@@ -54,7 +54,7 @@ def judged(**measured: Any) -> Finding:
 
 
 def test_wheels_that_fit_pass() -> None:
-    assert judged() == (Status.PASS, "67 wheels are for Python 3.11 on x86_64")
+    assert judged()[:2] == (Status.PASS, "67 wheels are for Python 3.11 on x86_64")
 
 
 def test_a_wheel_of_another_python_fails() -> None:
@@ -64,7 +64,7 @@ def test_a_wheel_of_another_python_fails() -> None:
     finding = judged(misfits=[wheel])
 
     built_for = "built for cp310-cp310-linux_x86_64, not for Python 3.11 on x86_64"
-    assert finding == (Status.FAIL, f"markupsafe in /site is {built_for}")
+    assert finding[:2] == (Status.FAIL, f"markupsafe in /site is {built_for}")
 
 
 def test_an_environment_without_wheels_fails() -> None:

@@ -396,17 +396,27 @@ def judge_requirements(
     the verdict is UNPROVEN.
     """
     if "cannot_check" in evidence:
-        return unproven(evidence["cannot_check"])
+        return unproven(evidence["cannot_check"], _READ_METADATA)
     faults = []
     for requirement in evidence["unmet"]:
-        state = "it is not installed"
+        state = "which is not installed"
         if requirement["installed"]:
-            state = f"{requirement['installed']} is installed"
+            state = f"but {requirement['installed']} is installed"
         package = requirement["package"]
-        faults.append(f"{package} requires {requirement['requires']}, but {state}")
+        faults.append(f"{package} requires {requirement['requires']}, {state}")
 
     good = f"{evidence['checked']} requirements of added packages are met"
     return conclude(faults, good)
 
 
+_READ_METADATA = (
+    "run `docker run --rm IMAGE python -m pip check`, or install `packaging` or `pip` in your "
+    "Dockerfile, with which requirements are read"
+)
 CLAIMS = {"added/imports": judge_imports, "added/requirements": judge_requirements}
+NEXT_STEPS = {
+    "added/imports": "try `docker run --rm IMAGE python -c 'import PACKAGE'`, and install in your "
+    "Dockerfile the library or the release that the error names, or leave the package out",
+    "added/requirements": "name the required release in the same `pip install` of your Dockerfile, "
+    "or, if the base image fixes another one, take a release of your package that accepts that",
+}

@@ -21,7 +21,8 @@ from typing import TypedDict
 from validate.checks import RunAs, Settings
 from validate.claims import Claim
 from validate.environment import user_environment
-from validate.judging import Finding, conclude, telling_line, unproven
+from validate.judging import PROVES_NOTHING, Finding, conclude, listed, telling_line, unproven
+from validate.next_steps import REPORT, RUN_AS_ASKED
 
 SETTINGS = Settings(run_as=RunAs.EACH_CLAIM)
 
@@ -236,7 +237,11 @@ def judge(_subject: str, expect: AdditionsExpect, evidence: AdditionsEvidence) -
     user of the image (`expect["uid"]`): it is UNPROVEN if the probe ran as another.
     """
     if evidence["uid"] != expect["uid"]:
-        return unproven(f"the probe ran as uid {evidence['uid']}, not {expect['uid']}")
+        return unproven(
+            f"the container ran as user {evidence['uid']}, and the claim is about user "
+            f"{expect['uid']}",
+            RUN_AS_ASKED,
+        )
     reason_if_passed = (
         f"pip adds a package for uid {evidence['uid']}, refuses one that wants another torch, "
         f"and torch {evidence['after']['version']} stays; "
@@ -260,7 +265,8 @@ def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[st
     if plain["code"] != 0:
         yield f"pip can't add a package: {telling_line(plain['said'])}"
     elif not evidence["imported"].startswith(f"{expect['folder']}/"):
-        yield f"the added package is imported from {evidence['imported'] or 'nowhere'}"
+        place = evidence["imported"] or "nowhere"
+        yield f"the package that pip added is imported from {place}, not from {expect['folder']}"
 
     user = evidence.get("user")
     if user is not None and user["code"] != 0:
@@ -270,20 +276,20 @@ def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[st
     control = evidence["control"]
     if control["code"] != 0:
         line = telling_line(control["said"])
-        yield f"control: without constraints pip refuses as well ({line})"
+        yield f"{PROVES_NOTHING}pip refuses another torch without the constraints, too ({line})"
 
     # With the constraints it must refuse, and for no other reason, such as a full disk.
     mover = evidence["mover"]
     names_conflict = any(message in mover["said"] for message in _CONFLICT_MESSAGES)
     if mover["code"] == 0:
-        yield "pip replaces torch where a package asks for another"
+        yield "pip replaces the image's torch if a package asks for another release of it"
     elif not names_conflict:
         line = telling_line(mover["said"])
-        yield f"pip refuses another torch, but not for the constraints: {line}"
+        yield f"pip refuses another torch for another reason than the image's constraints: {line}"
 
     # If there was no torch at first, an equal answer at the end would prove nothing.
     if not evidence["before"]["version"] or evidence["after"] != evidence["before"]:
-        yield f"torch was {evidence['before']}, and is {evidence['after']}"
+        yield f"torch was {evidence['before']} before pip ran, and is {evidence['after']} now"
 
 
 def _constraint_faults(fixed: Mapping[str, str], constraints: Mapping[str, str]) -> Iterator[str]:
@@ -293,12 +299,17 @@ def _constraint_faults(fixed: Mapping[str, str], constraints: Mapping[str, str])
     """
     differing = []
     for name, version in fixed.items():
-        constraint = constraints.get(name, "not")
-        if constraint != version:
-            differing.append(f"{name} {constraint}")
+        constraint = constraints.get(name)
+        if constraint is None:
+            differing.append(f"{name} is missing")
+        elif constraint != version:
+            differing.append(f"{name} is {constraint}, not {version}")
     if differing:
-        others = " and others" if len(differing) > 3 else ""
-        yield f"the constraints hold {', '.join(differing[:3])}{others} as validated"
+        yield f"pip's constraints are not the versions of this image: {listed(differing)}"
 
 
 CLAIMS = {"additions": judge}
+NEXT_STEPS = {
+    "additions": "leave PIP_CONSTRAINT, PIP_PYTHON and /opt/truetag as the base image sets them in "
+    f"an image of your own; if an image of the matrix fails here, {REPORT}"
+}

@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from validate.checks._behaviour import judge_limits
 from validate.harness.forked import measure_claimed_subjects
+from validate.next_steps import REPORT
 
 
 class AllocatorEvidence(TypedDict):
@@ -35,3 +36,8 @@ def read_settings() -> AllocatorEvidence:
 
 measure = partial(measure_claimed_subjects, measures={"settings": read_settings})
 CLAIMS = {"allocator": judge_limits}
+NEXT_STEPS = {
+    "allocator": "set the variable by the name that this torch reads (PYTORCH_CUDA_ALLOC_CONF, or "
+    "PYTORCH_ALLOC_CONF from torch 2.10 on) in your image, and not both; if an image of the matrix "
+    f"fails here, {REPORT}"
+}

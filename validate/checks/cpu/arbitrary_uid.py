@@ -30,6 +30,7 @@ from validate.judging import (
     root_cause,
     unproven,
 )
+from validate.next_steps import RUN_AS_ASKED
 
 SETTINGS = Settings(run_as=RunAs.ARBITRARY_UID)
 
@@ -153,11 +154,14 @@ def judge(_subject: str, expect: UserExpect, evidence: UserEvidence) -> Finding:
     # A step that fails with more rights fails without them, too: so failures count in any case.
     problems = list(step_problems(evidence["steps"]))
     if problems:
-        return failed(f"for uid {evidence['uid']}: {joined(problems)}")
+        return failed(
+            f"user {evidence['uid']}, whom the image does not know, can't do all that was tried: "
+            f"{joined(problems)}"
+        )
 
     wrong = list(describe_wrong_conditions(expect, evidence))
     if wrong:
-        return unproven(joined(wrong))
+        return unproven(joined(wrong), RUN_AS_ASKED)
 
     steps = listed(list(evidence["steps"]), limit=9)
     return passed(f"uid {evidence['uid']}, read-only root, no network: {steps} work")
@@ -172,7 +176,7 @@ def step_problems(steps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """
     for name, step in steps.items():
         if "error" in step:
-            yield f"{name}: {root_cause(step['error'])}"
+            yield f"the step {name} fails: {root_cause(step['error'])}"
 
     training = steps["training"].get("answer")
     if training:
@@ -180,17 +184,24 @@ def step_problems(steps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         has_learned = losses[-1] < losses[0]
         are_finite = all(is_within(loss, math.inf) for loss in losses)
         if not (is_same and are_finite and has_learned):
-            yield f"training: losses {losses}, checkpoint {is_same}"
+            checkpoint = "has" if is_same else "lacks"
+            yield f"training gives the losses {losses}, and its checkpoint {checkpoint} its weights"
 
 
 def describe_wrong_conditions(expect: UserExpect, evidence: UserEvidence) -> Iterator[str]:
     """Yield in what the container differs from what the claim is about."""
     if evidence["uid"] != expect["uid"] or evidence["known"]:
-        yield f"the probe ran as uid {evidence['uid']}, which the image knows"
+        yield f"the container ran as user {evidence['uid']}, whom the image knows"
     if evidence["root_is_writable"]:
-        yield "the root was writable"
+        yield "the container's root was writable"
     if set(evidence["interfaces"]) - {"lo"}:
-        yield f"there was a network: {listed(evidence['interfaces'])}"
+        yield f"the container had a network: {listed(evidence['interfaces'])}"
 
 
 CLAIMS = {"users/arbitrary-uid": judge}
+NEXT_STEPS = {
+    "users/arbitrary-uid": "repeat the step that the reason names in `docker run --rm -it --user "
+    "61234:0 --read-only --network none IMAGE sh`: a file that it can't read or write needs "
+    "`chmod a+rwX` in the step of the Dockerfile that brings it, and a package that looks the user "
+    "up needs a newer release"
+}

@@ -11,6 +11,7 @@ from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness.forked import measure_in_fork
 from validate.judging import Finding, failed, listed, passed
+from validate.next_steps import REPORT, pin
 
 SETTINGS = Settings(begins_with_torch=True)
 
@@ -110,11 +111,19 @@ def judge_numpy(_subject: str, _expect: object, evidence: NumpyEvidence) -> Find
     A tensor that was copied from an array must also have the right sum.
     """
     broken = [name for name, shared in evidence["shared"].items() if shared is not True]
-    if broken or not evidence["shared"]:
-        return failed(f"torch and numpy do not share memory for {listed(broken) or 'any type'}")
+    if not evidence["shared"]:
+        return failed("no type of numbers was tried", REPORT)
+    if broken:
+        return failed(
+            f"torch and numpy {evidence['numpy']} do not share memory for {listed(broken)}: this "
+            "torch was not built for this numpy"
+        )
     # The sum of 0 to 5.
     if evidence["copied_sum"] != 15.0:
-        return failed(f"a copied array sums up to {evidence['copied_sum']}, not 15.0")
+        return failed(
+            f"a tensor copied from a numpy {evidence['numpy']} array sums up to "
+            f"{evidence['copied_sum']}, and 15.0 is right"
+        )
     return passed(
         f"numpy {evidence['numpy']} and torch share memory for {len(evidence['shared'])} types"
     )
@@ -125,10 +134,21 @@ def judge_nms(_subject: str, _expect: object, evidence: NmsEvidence) -> Finding:
     # By score, the order is 1, 0, 2. Box 0 must be dropped: box 1 overlaps it and has a higher
     # score.
     if evidence["kept"] != [1, 2]:
-        return failed(f"nms keeps {evidence['kept']} of three boxes, [1, 2] is right")
+        return failed(
+            f"torchvision.ops.nms keeps {evidence['kept']} of three boxes, and [1, 2] is right: "
+            f"torchvision {evidence['torchvision']} does not work with this torch"
+        )
     if evidence["control"] != [1, 0, 2]:
-        return failed(f"control: nms that must drop no box keeps {evidence['control']}")
+        return failed(
+            f"torchvision.ops.nms keeps {evidence['control']} of three boxes where it may drop "
+            "none, so what it drops elsewhere is chance: torchvision "
+            f"{evidence['torchvision']} does not work with this torch"
+        )
     return passed(f"torchvision {evidence['torchvision']}: nms keeps the right boxes")
 
 
 CLAIMS = {"bridges/numpy": judge_numpy, "bridges/torchvision": judge_nms}
+NEXT_STEPS = {
+    "bridges/numpy": pin("a numpy release that this torch accepts (numpy 2 needs torch 2.3)"),
+    "bridges/torchvision": pin("the torchvision release that was made for this torch"),
+}

@@ -18,6 +18,7 @@ from validate.harness import seeding
 from validate.harness.forked import list_mapped_files, measure_in_fork
 from validate.harness.reference import relative_error
 from validate.judging import (
+    PROVES_NOTHING,
     Finding,
     failed,
     forward_tolerance,
@@ -28,6 +29,7 @@ from validate.judging import (
     scientific,
     suspects,
 )
+from validate.next_steps import BUILD_ANEW
 
 SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
@@ -178,24 +180,29 @@ def compilation_problems(evidence: CompileEvidence) -> Iterator[str]:
     dynamo could not capture.
     """
     if not evidence["graphs"] or not evidence["captured"]:
-        yield f"torch.compile captured nothing{suspects(evidence)}: it is switched off"
+        yield f"torch.compile captured nothing{suspects(evidence)}: torch.compile is switched off"
     elif not evidence["generated"] or not evidence["libraries"]:
         yield "torch.compile generated no kernel"
     elif not evidence["mapped"]:
-        yield f"{evidence['libraries'][0]} was compiled and is not loaded"
+        yield f"torch.compile made {evidence['libraries'][0]}, and did not load it"
     if evidence["breaks"]:
-        yield f"{evidence['breaks']} graph breaks"
+        yield f"torch.compile left out parts of the function ({evidence['breaks']} graph breaks)"
 
 
 def number_problems(evidence: CompileEvidence, tolerance: float) -> Iterator[str]:
     """Yield a problem if the result is off by more than the tolerance, or the control by less."""
     error, control_error = evidence["found_error"], evidence["control_error"]
     if not is_within(error, tolerance):
-        allowed = f"at most {scientific(tolerance)}"
-        yield f"its numbers are off by {scientific(error)}, {allowed}"
+        allowed = f"at most {scientific(tolerance)} is allowed"
+        yield f"the compiled function's result is off by {scientific(error)}, and {allowed}"
     if not is_beyond(control_error, tolerance):
-        off = f"1% more is off by {scientific(control_error)}"
-        yield f"control: {off}, within what is allowed"
+        off = f"a result that is 1% too large on purpose is off by {scientific(control_error)}"
+        yield f"{PROVES_NOTHING}{off}, and passes as right"
 
 
 CLAIMS = {"compile/cpu": judge}
+NEXT_STEPS = {
+    "compile/cpu": "unset the TORCHDYNAMO_*, TORCH_COMPILE_*, TORCHINDUCTOR_*, CC and CXX "
+    "variables of the image; if none is set, try `docker run --rm IMAGE c++ --version`, and if "
+    f"there is no compiler, install g++ in your Dockerfile, or {BUILD_ANEW}"
+}

@@ -21,6 +21,7 @@ from validate.claims import Claim
 from validate.environment import nvml
 from validate.harness.forked import measure_in_fork
 from validate.judging import Finding, failed, listed, passed
+from validate.next_steps import BUILD_ANEW
 
 Compiler = TypedDict("Compiler", {"from": str, "command": str, "path": str | None})
 """The C compiler that Triton chooses: `from` is `CC` or `PATH`, `command` what it looks for, `path`
@@ -133,7 +134,7 @@ def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -
     if not compiler["path"]:
         if compiler["from"] == "CC":
             return failed(f"CC={compiler['command']} is no program in this image")
-        return failed("no C compiler: neither gcc nor clang is on PATH")
+        return failed("there is no C compiler: neither gcc nor clang is on PATH")
 
     if not evidence["made"]:
         return failed("Triton put no compiled module into its empty cache")
@@ -142,7 +143,8 @@ def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -
         return failed(
             "the driver module that Triton compiled lacks the function load_binary, so Triton can "
             f"start no kernel (functions that it has: {present}). Triton's files are not those of "
-            "a release: install the locked triton again, or build the image anew"
+            "a release",
+            f"{BUILD_ANEW}, and install no other triton over the one of the lock",
         )
 
     stub = ""
@@ -154,3 +156,8 @@ def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -
 
 
 CLAIMS = {"compiler/triton-launcher": judge_launcher}
+NEXT_STEPS = {
+    "compiler/triton-launcher": "install a C compiler (`apt-get install gcc libc6-dev`) in your "
+    "Dockerfile, or in the image that --base names, and set CC to a program of the image or not at "
+    f"all; an image on the matrix's own base has gcc: {BUILD_ANEW}"
+}

@@ -7,6 +7,7 @@ from typing import TypedDict
 from validate.checks import Settings
 from validate.harness.forked import measure_claimed_subjects
 from validate.judging import Finding, failed, passed
+from validate.next_steps import BUILD_ANEW
 
 SETTINGS = Settings(begins_with_torch=True)
 
@@ -37,12 +38,11 @@ def judge(_subject: str, expect: CudnnExpect, evidence: CudnnEvidence) -> Findin
     locked = major * 10000 + minor * 100 + patch
     running = evidence["version"]
     if not running:
-        return failed(f"torch loads no cuDNN; the lock has {expect['version']}")
+        return failed(f"torch loads no cuDNN, and the lock has cuDNN {expect['version']}")
     if running != locked:
         return failed(
             f"torch runs with cuDNN {describe_version(running)}; the lock has {expect['version']}. "
-            "Another copy was installed over the locked one, or the loader finds another one "
-            "first: remove that copy, or build the image anew"
+            "Another copy was installed over the locked one, or the loader finds another one first"
         )
     return passed(f"torch runs with cuDNN {expect['version']}")
 
@@ -58,3 +58,8 @@ def describe_version(number: int) -> str:
 
 measure = partial(measure_claimed_subjects, measures={"cudnn": read_version})
 CLAIMS = {"native/cudnn": judge}
+NEXT_STEPS = {
+    "native/cudnn": "find other copies by `docker run --rm IMAGE find / -name 'libcudnn.so*'`, and "
+    "remove them, the package that brings them or the LD_LIBRARY_PATH that leads there; or "
+    f"{BUILD_ANEW}"
+}

@@ -17,7 +17,8 @@ from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness.forked import half_of_the_cores, measure_in_forks
-from validate.judging import Finding, failed, joined, passed, root_cause
+from validate.judging import PROVES_NOTHING, Finding, failed, joined, passed, root_cause
+from validate.next_steps import REPORT, pin
 
 SETTINGS = Settings(begins_with_torch=True)
 
@@ -138,24 +139,30 @@ def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence)
     """
     arch, bogus, compiled = expect["arch"], expect["bogus"], evidence["compiled"]
     if "error" in compiled:
-        return failed(f"nothing compiled for sm_{arch}: {root_cause(compiled['error'])}")
+        cause = root_cause(compiled["error"])
+        return failed(f"flash-attn 4 can't be compiled for sm_{arch}: {cause}")
 
     cubins = compiled["cubins"]
     problems = []
     # A file's name holds that of its kernel: `cutlass_..._flash_fwd_sm90.sm_90a.cubin`.
     for part in expect["kernels"]:
         if not any(part in name for name in cubins):
-            problems.append(f"{part} was not compiled")
+            problems.append(f"the kernel {part} was not compiled")
     for name, cubin in cubins.items():
         if cubin["machine"] != EM_CUDA or cubin["arch"] != arch:
-            result = f"got {cubin['bytes']} bytes for sm_{cubin['arch']}"
-            problems.append(f"{name}: asked for sm_{arch}, {result}")
+            result = f"{cubin['bytes']} bytes for sm_{cubin['arch']}"
+            problems.append(f"{name} was to be compiled for sm_{arch}, and is {result}")
     if problems:
         return failed(joined(problems))
     if not expect["kernels"]:
-        return failed("no kernel was asked for")
+        return failed("the claim names no kernel to compile", REPORT)
     if "error" not in evidence["control"]:
-        return failed(f"control: sm_{bogus} does not exist, and compiled all the same")
+        return failed(
+            f"{PROVES_NOTHING}flash-attn 4 compiled a kernel for sm_{bogus}, which does not exist, "
+            "and should have refused it",
+            "its compiler ignores the GPU that it is asked for: "
+            f"{pin('another release of flash-attn-4 or nvidia-cutlass-dsl')}",
+        )
 
     size = sum(cubin["bytes"] for cubin in cubins.values())
     cost = f"{size} bytes, {compiled['compile_seconds']:.1f} s"
@@ -164,3 +171,9 @@ def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence)
 
 
 CLAIMS = {"flash-attn-4": judge}
+NEXT_STEPS = {
+    "flash-attn-4": pin(
+        "a release of flash-attn-4 and of nvidia-cutlass-dsl, its compiler, that knows this GPU "
+        "architecture"
+    )
+}

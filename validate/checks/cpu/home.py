@@ -16,6 +16,7 @@ from validate.checks import RunAs, Settings
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.judging import Finding, conclude, failed, passed, unproven
+from validate.next_steps import BUILD_ANEW, RUN_AS_ASKED
 
 SETTINGS = Settings(run_as=RunAs.EACH_CLAIM)
 
@@ -180,11 +181,14 @@ def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
     """
     uid, gid, folder = evidence["uid"], evidence["gid"], expect["folder"]
     if (uid, gid) != (expect["uid"], expect["gid"]):
-        return unproven(f"the probe ran as {uid}:{gid}, not {expect['uid']}:{expect['gid']}")
+        claimed = f"{expect['uid']}:{expect['gid']}"
+        return unproven(
+            f"the container ran as user {uid}:{gid}, and the claim is about {claimed}", RUN_AS_ASKED
+        )
     mount = evidence["mounted"]
     # `mode` is that of the folder, or the reason why it can't be looked at.
     if not mount["mounted"]:
-        return unproven(f"nothing is mounted on {folder} ({mount['mode']})")
+        return unproven(f"no volume is mounted on {folder} ({mount['mode']})", RUN_AS_ASKED)
     if not expect["writable"]:
         return judge_advice(folder, evidence)
 
@@ -206,9 +210,9 @@ def cache_faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
     for name, path in expect["caches"].items():
         cache = evidence["caches"][name]
         if cache["path"] != path:
-            yield f"{name} is {cache['path'] or 'not set'}, {path} is expected"
+            yield f"the variable {name} is {cache['path'] or 'not set'}, and {path} is expected"
         elif "error" in cache:
-            yield f"uid {uid} can't write {name} ({cache['error']}; {folder} is {owner})"
+            yield f"user {uid} can't write to {name} ({cache['error']}; {folder} is {owner})"
         elif not cache["executable"]:
             yield f"{name}={path} is mounted noexec: what is compiled there can't be loaded"
 
@@ -222,14 +226,15 @@ def addition_faults(folder: str, additions: Additions) -> Iterator[str]:
     """
     start_error = describe_start_error(additions)
     if start_error:
-        yield f"{additions['python'] or 'PIP_PYTHON'} does not run: {start_error}"
+        python = additions["python"] or "the Python of PIP_PYTHON"
+        yield f"{python}, for which pip adds packages, does not run: {start_error}"
         return
 
     prefix, torch = additions["prefix"], additions["torch"]
     if not prefix.startswith(f"{folder}/") or not additions["writable"]:
         yield f"packages would be added to {prefix}, which is not the user's"
     elif not torch or torch.startswith(f"{prefix}/"):
-        yield f"there, torch is {torch or 'not found'} and not the image's"
+        yield f"programs with added packages find torch at {torch or 'no place'}, not the image's"
 
 
 def describe_start_error(additions: Additions) -> str:
@@ -248,19 +253,29 @@ def judge_advice(folder: str, evidence: HomeEvidence) -> Finding:
     _ADVICE. UNPROVEN if the folder can be written to.
     """
     if all("error" not in cache for cache in evidence["caches"].values()):
-        return unproven(f"{folder} can be written to: this is not the case that was to be tried")
+        return unproven(
+            f"the user can write to {folder}, and the claim is about one who can't", RUN_AS_ASKED
+        )
 
     # Packages can't be added here. But the image prints its advice (`said`) when a Python starts.
     additions = evidence["additions"]
     start_error = describe_start_error(additions)
     if start_error:
-        return failed(f"python does not start: {start_error}")
+        return failed(f"Python does not start for who may not write to {folder}: {start_error}")
     missing = [advice for advice in _ADVICE if advice not in additions["said"]]
     if missing:
-        return failed(f"who may not write to {folder} is not told of {', '.join(missing)}")
+        return failed(
+            f"the image does not tell a user who may not write to {folder} about these ways out: "
+            f"{', '.join(missing)}"
+        )
     return passed(
         f"uid {evidence['uid']} may not write to {folder}, and is told of {len(_ADVICE)} ways out"
     )
 
 
 CLAIMS = {"users": judge}
+NEXT_STEPS = {
+    "users": "keep the entrypoint, /etc/profile.d and the cache variables (HF_HOME, XDG_CACHE_HOME "
+    "and others) of the base image in an image of your own, and let everybody write to the folders "
+    f"that they name (`chmod 1777`); if you changed none of them, {BUILD_ANEW}"
+}

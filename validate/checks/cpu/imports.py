@@ -21,6 +21,7 @@ from validate.claims import Claim
 from validate.harness.error_codes import ErrorEvidence
 from validate.harness.forked import describe_error, half_of_the_cores, measure_in_forks
 from validate.judging import Finding, conclude, failed, listed, root_cause
+from validate.next_steps import REPORT, pin
 
 SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
@@ -198,21 +199,21 @@ def judge(_subject: str, expect: ImportExpect, evidence: ImportEvidence) -> Find
     `expect["complaints"]` and none of `expect["harmless"]`.
     """
     if not evidence["orders"]:
-        return failed("nothing was imported")
+        return failed("no module was imported", REPORT)
 
+    modules = listed(list(expect["modules"]))
     problems = []
     for order, run in evidence["orders"].items():
         if "error" in run:
             # Drop its log, so that only the exception or the last line is quoted.
             error = {**run["error"], "log": ""}
-            problems.append(f"imported {order}: {root_cause(error)}")
+            problems.append(f"{modules}, imported {order}, fails: {root_cause(error)}")
             continue
         for line in run["said"]:
             is_complaint = has_pattern(line, expect["complaints"])
             if is_complaint and not has_pattern(line, expect["harmless"]):
-                problems.append(f"imported {order} it says: {line}")
+                problems.append(f"{modules}, imported {order}, complains: {line}")
 
-    modules = listed(list(expect["modules"]))
     orders = " and ".join(evidence["orders"])
     return conclude(problems, f"{modules} imported {orders}, no complaint")
 
@@ -223,3 +224,7 @@ def has_pattern(line: str, patterns: Iterable[str]) -> bool:
 
 
 CLAIMS = {"imports": judge}
+NEXT_STEPS = {
+    "imports": "install the library that the reason names as missing; if it names a symbol or a "
+    f"version, {pin('the release of the package that was made for this torch and CUDA')}"
+}

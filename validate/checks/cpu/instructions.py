@@ -33,6 +33,7 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.forked import map_on_all_cores
 from validate.judging import Finding, conclude, failed, listed
+from validate.next_steps import REPORT, pin
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -257,7 +258,7 @@ def judge(subject: str, _expect: object, evidence: InstructionsEvidence) -> Find
     """
     instructions = _NAMES[subject]
     if not evidence["files"]:
-        return failed("there is no native code to read")
+        return failed("the image has no compiled library whose instructions could be read", REPORT)
 
     faults = []
     for file in evidence["not_asking"]:
@@ -274,3 +275,7 @@ def judge(subject: str, _expect: object, evidence: InstructionsEvidence) -> Find
 
 
 CLAIMS = {"instructions": judge}
+NEXT_STEPS = {
+    "instructions": "compile the package again without `-march=native` and `-mavx512f` (for ARM "
+    f"without `+sve`), or {pin('a release that the index has as a wheel')}"
+}

@@ -21,6 +21,7 @@ from validate.environment import installed
 from validate.harness.error_codes import ErrorEvidence
 from validate.harness.forked import attempt, describe_error, list_mapped_files, measure_in_fork
 from validate.judging import Finding, failed, joined, listed, passed, root_cause
+from validate.next_steps import pin
 
 SETTINGS = Settings(begins_with_torch=True)
 
@@ -266,13 +267,13 @@ def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Findi
 
     problems: list[str] = []
     if not evidence["files"]:
-        problems.append(f"no file matches {listed(list(expect['libraries']))}")
+        problems.append(f"{subject} has no file like {listed(list(expect['libraries']))}")
     for name, exists in evidence["files"].items():
         if not exists:
-            problems.append(f"{name} is missing")
+            problems.append(f"the library {name} is missing")
 
     if "error" in evidence:
-        problems.append(f"loading {subject}: {root_cause(evidence['error'])}")
+        problems.append(f"{subject} can't be loaded: {root_cause(evidence['error'])}")
     else:
         problems += library_problems(expect, evidence["libraries"])
         problems += operator_problems(expect["operators"], evidence["operators"])
@@ -280,7 +281,7 @@ def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Findi
         problems += selection_problems(expect, evidence["selection"])
         for name, error in evidence["imports"].items():
             if error:
-                problems.append(f"import {name}: {root_cause(error)}")
+                problems.append(f"`import {name}` fails: {root_cause(error)}")
 
     if problems:
         return failed(joined(problems))
@@ -314,7 +315,7 @@ def library_problems(expect: NativeExpect, libraries: Mapping[str, Library]) -> 
         if library["load_error"]:
             yield f"{name} can't be loaded: {library['load_error']}"
         elif not library["mapped"]:
-            yield f"{name} was loaded but something else is mapped in its place"
+            yield f"another library of the same name is loaded in place of {name}"
         # If `loading` is `by-path`, importing the package without a GPU takes another library.
         elif expect["loading"] == "import" and not library["mapped_by_import"]:
             yield f"importing {listed(list(expect['modules']))} does not load {name}"
@@ -373,10 +374,10 @@ def selection_problems(expect: NativeExpect, selection: Mapping[str, Any] | None
     if "selection" not in expect:
         return
     if selection is None:
-        yield "its own lookup can't be asked: no answer"
+        yield "the package's own lookup can't be asked: no answer"
         return
     if "error" in selection:
-        yield f"its own lookup can't be asked: {root_cause(selection['error'])}"
+        yield f"the package's own lookup can't be asked: {root_cause(selection['error'])}"
         return
 
     cuda = expect["selection"]["cuda"]
@@ -388,7 +389,9 @@ def selection_problems(expect: NativeExpect, selection: Mapping[str, Any] | None
         override = ""
         if selection["override"]:
             override = f" (BNB_CUDA_VERSION={selection['override']})"
-        yield f"on a GPU it would take {selection['file']}{override}, not {listed(names)}"
+        yield (
+            f"on a GPU the package would take {selection['file']}{override}, not {listed(names)}"
+        )
 
 
 def dotted(version: int) -> str:
@@ -397,3 +400,7 @@ def dotted(version: int) -> str:
 
 
 CLAIMS = {"native": judge}
+NEXT_STEPS = {
+    "native": f"{pin('the release of the package that was made for this torch and CUDA')}; unset "
+    "BNB_CUDA_VERSION and LD_LIBRARY_PATH if the reason names them, or a second CUDA"
+}

@@ -17,6 +17,7 @@ from typing import TypedDict
 from validate.checks._behaviour import judge_figures
 from validate.harness.forked import LOG_TAIL_CHARACTERS, find_free_port, measure_claimed_subjects
 from validate.judging import Finding
+from validate.next_steps import pin
 
 _MOST_SECONDS = 240.0
 """How long the ranks may take to start and end."""
@@ -116,3 +117,7 @@ def judge_timeout(_subject: str, _expect: object, evidence: TimeoutEvidence) -> 
 
 
 CLAIMS = {"framework/AXOLOTL_NCCL_TIMEOUT": judge_timeout}
+NEXT_STEPS = {
+    "framework/AXOLOTL_NCCL_TIMEOUT": pin("a release of axolotl that reads AXOLOTL_NCCL_TIMEOUT")
+    + "; or set `ddp_timeout` in the configuration of your training in place of the variable"
+}

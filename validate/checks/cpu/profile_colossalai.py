@@ -7,7 +7,7 @@ import importlib
 import sys
 from functools import partial
 
-from validate.checks._adam import judge_adam
+from validate.checks._adam import NEXT_STEP, judge_adam
 from validate.harness import adam
 from validate.harness.forked import measure_claimed_subjects
 
@@ -22,3 +22,4 @@ measure = partial(
     measure_claimed_subjects, measures={"colossalai-hybrid-adam": compare_hybrid_adam}
 )
 CLAIMS = {"framework/colossalai-hybrid-adam": judge_adam}
+NEXT_STEPS = dict.fromkeys(CLAIMS, NEXT_STEP)

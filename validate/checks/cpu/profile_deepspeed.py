@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypedDict
 
-from validate.checks._adam import judge_adam
+from validate.checks._adam import NEXT_STEP, judge_adam
 from validate.checks._behaviour import Limits, judge_figures, judge_limits
 from validate.checks.multigpu import ray_train
 from validate.checks.multigpu._ranks import ROUNDING_TOLERANCE
 from validate.harness import adam
 from validate.harness.forked import measure_claimed_subjects, measure_in_fork
 from validate.judging import Finding
+from validate.next_steps import pin
 
 _WORKERS = 2
 LEAST_CONTROL = 0.001
@@ -89,4 +90,9 @@ def judge_ray(subject: str, expect: Limits, evidence: RayEvidence) -> Finding:
 CLAIMS = {
     "framework/deepspeed-cpu-adam": judge_adam,
     "framework/ray-train": judge_ray,
+}
+NEXT_STEPS = {
+    "framework/deepspeed-cpu-adam": NEXT_STEP,
+    "framework/ray-train": pin("another release of ray")
+    + "; until then, start training by torchrun in place of ray[train]",
 }

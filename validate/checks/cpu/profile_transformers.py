@@ -15,6 +15,7 @@ from validate.claims import Claim
 from validate.harness.forked import measure_claimed_subjects
 from validate.harness.saved_llama import SavedLlama
 from validate.judging import Finding
+from validate.next_steps import pin
 
 _MEMORY_SHARE = 0.6
 """The share of the model's bytes that memory may hold, so that the rest must go to disk."""
@@ -112,3 +113,7 @@ def judge_device_map(_subject: str, _expect: object, evidence: DeviceMapEvidence
 
 
 CLAIMS = {"framework/device-map": judge_device_map}
+NEXT_STEPS = {
+    "framework/device-map": pin("another release of accelerate or transformers")
+    + '; until then, load models without `device_map="auto"`'
+}

@@ -15,6 +15,7 @@ from typing import Any
 from validate.checks import _grpo
 from validate.checks._behaviour import BehaviourEvidence
 from validate.checks._grpo import (
+    NEXT_STEP,
     Policy,
     WeightsEvidence,
     judge_step,
@@ -206,3 +207,4 @@ CLAIMS = {
     "framework/server-weights": judge_server,
     "framework/server-adapters": judge_server,
 }
+NEXT_STEPS = dict.fromkeys(CLAIMS, NEXT_STEP)

@@ -23,6 +23,7 @@ from validate.harness.reference import relative_error
 from validate.harness.saved_llama import CONVERTED, SEED, WEIGHT_DEVIATION, SavedLlama
 from validate.judging import (
     BACKWARD_FLOOR,
+    PROVES_NOTHING,
     Finding,
     failed,
     forward_tolerance,
@@ -34,6 +35,7 @@ from validate.judging import (
     root_cause,
     scientific,
 )
+from validate.next_steps import REPORT, pin
 
 SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
@@ -352,7 +354,7 @@ def judge_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Fi
             summaries.append(f"{dtype} {error:.1e} (at most {tolerance:.1e})")
         else:
             allowed = f"at most {scientific(tolerance)} is allowed"
-            problems.append(f"{dtype} logits are off by {scientific(error)}, {allowed}")
+            problems.append(f"{dtype} logits are off by {scientific(error)}, and {allowed}")
         problems += control_problems(dtype, tolerance, comparison["controls"])
 
     if problems:
@@ -369,13 +371,13 @@ def control_problems(owner: str, tolerance: float, controls: Mapping[str, float]
     `owner` names what the controls belong to: `float32`, or an adapter. `controls`: name -> error.
     """
     if not controls:
-        yield f"{owner} has no control"
+        yield f"{PROVES_NOTHING}no result of {owner} was made wrong on purpose and compared"
     for name, error in controls.items():
         if not is_beyond(error, tolerance):
             allowed = scientific(tolerance)
             yield (
-                f"control: {owner} {name} is off by {scientific(error)}, "
-                f"within the {allowed} that is allowed"
+                f"{PROVES_NOTHING}the result of {owner} that was made wrong on purpose ({name}) is "
+                f"off by {scientific(error)}, and passes as right (up to {allowed} is allowed)"
             )
 
 
@@ -388,7 +390,7 @@ def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidenc
     """
     projections = evidence["projections"]
     if not projections:
-        return failed("no projection was looked at")
+        return failed("no linear layer of the model (projection) was looked at", REPORT)
 
     mismatches: dict[str, Mismatch] = {}
     for name, projection in projections.items():
@@ -411,7 +413,8 @@ def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidenc
     expected_error = describe_expected_error(expect, values)
     if abs(mean_error - expect["mean_error"]) > largest_distance(expect, values):
         return failed(
-            f"over all projections the mean error is {mean_error:.5f}, not {expected_error}"
+            f"the mean error of all 4-bit weights is {mean_error:.5f}, and "
+            f"{expected_error} is right"
         )
 
     bytes_per_weight = stored_bytes / values
@@ -446,7 +449,7 @@ def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
     first = min(mismatches.values(), key=lambda mismatch: mismatch.order)
     names = [name for name, mismatch in mismatches.items() if mismatch.order == first.order]
     return (
-        f"expected {first.expected} in {count} of {count} projections, "
+        f"expected {first.expected} in {count} of {count} projections (linear layers), "
         f"found {first.measured} in {listed(names, limit=1)}"
     )
 
@@ -546,12 +549,12 @@ def find_lora_problems(evidence: LoraEvidence) -> Iterator[str]:
     elif abs(loss - plain_loss) > BACKWARD_FLOOR * plain_loss:
         allowed = BACKWARD_FLOOR * plain_loss
         both = f"the loss is {loss:.5f}, plain torch's is {plain_loss:.5f}"
-        yield f"{both}, at most {allowed:.0e} off is allowed"
+        yield f"{both}, and a difference of at most {allowed:.0e} is allowed"
 
     yield from find_adapter_problems(evidence["adapters"])
 
     if not evidence["base_count"]:
-        yield "no base weight was looked at"
+        yield "no frozen weight was looked at"
     if evidence["base_changed"]:
         yield f"the step changed frozen weights: {listed(evidence['base_changed'])}"
 
@@ -575,7 +578,8 @@ def find_adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
 
     nonzero_before = [name for name, adapter in adapters.items() if adapter["before"] != 0]
     if nonzero_before:
-        yield f"B was not zero before the step in {listed(nonzero_before, limit=1)}"
+        names = listed(nonzero_before, limit=1)
+        yield f"the matrix B of adapters was not zero before the step: {names}"
 
     wrong = []
     for name, adapter in adapters.items():
@@ -584,7 +588,11 @@ def find_adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
     # A matrix that did not move is wrong, too: that was reported above.
     if wrong and not unmoved:
         error = scientific(adapters[wrong[0]]["error"])
-        yield f"B is off by {error} (at most {BACKWARD_FLOOR:.0e}) in {listed(wrong, limit=1)}"
+        names = listed(wrong, limit=1)
+        yield (
+            f"the trained matrix B is off by {error} from plain torch's, and at most "
+            f"{BACKWARD_FLOOR:.0e} is allowed: {names}"
+        )
 
     # `control` is the error of a B that is wrong on purpose: the limit must reject it.
     for name in adapters:
@@ -598,3 +606,8 @@ CLAIMS = {
     "4bit-llama/logits": judge_logits,
     "4bit-llama/lora-step": judge_lora_step,
 }
+NEXT_STEP = (
+    f"{pin('releases of bitsandbytes, transformers and peft that were made for one another')}; "
+    "until then, do not train or load models in 4-bit in this image, as the numbers would be wrong"
+)
+NEXT_STEPS = dict.fromkeys(CLAIMS, NEXT_STEP)

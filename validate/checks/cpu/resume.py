@@ -18,6 +18,7 @@ from validate.claims import Claim
 from validate.harness.forked import measure_claimed_subjects
 from validate.harness.saved_llama import SavedLlama, make_trainer
 from validate.judging import Finding
+from validate.next_steps import pin
 
 _STEPS, _HALF_WAY = 4, 2
 """The number of all training steps, and after how many of them a checkpoint is saved."""
@@ -125,3 +126,7 @@ def judge(_subject: str, _expect: object, evidence: ResumeEvidence) -> Finding:
 
 
 CLAIMS = {"resume": judge}
+NEXT_STEPS = {
+    "resume": f"{pin('another release of transformers or accelerate')}; until then, do not go on "
+    "from checkpoints (`resume_from_checkpoint`) in this image"
+}

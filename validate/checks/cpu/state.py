@@ -16,6 +16,7 @@ from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.judging import Finding, conclude, failed, unproven
+from validate.next_steps import BUILD_ANEW
 
 SETTINGS = Settings(starts_first=True)
 
@@ -131,18 +132,28 @@ def judge(_subject: str, expect: StateExpect, evidence: StateEvidence) -> Findin
     only PATH and HOME (`bare`). UNPROVEN if that process failed, and all settings are right.
     """
     if evidence["error"]:
-        return failed(f"`import torch` fails in a new process: {evidence['error']}")
+        return failed(
+            f"`import torch` fails in a new process: {evidence['error']}",
+            "try `docker run --rm IMAGE python -c 'import torch'`, and mend what its error names; "
+            f"if you changed nothing of torch or its libraries, {BUILD_ANEW}",
+        )
 
     faults = list(setting_faults(expect["state"], evidence["state"]))
     bare_error = evidence.get("bare_error", "")
     if bare_error and not faults:
-        return unproven(f"`import torch` with PATH and HOME alone, to compare with: {bare_error}")
+        return unproven(
+            "`import torch` fails if only PATH and HOME are set, so there is nothing to compare "
+            f"the image's own environment with: {bare_error}",
+            "find the variable of the image that `import torch` needs (often LD_LIBRARY_PATH), and "
+            "install what it leads to where the loader finds it without the variable",
+        )
 
     # The vector extension whose kernels torch uses, such as `AVX512`.
     capability = evidence["state"][_CAPABILITY]
     if not bare_error and capability != evidence["bare"]:
         faults.append(
-            f"torch takes the kernels for {capability}, on a processor that has {evidence['bare']}"
+            f"torch takes the CPU kernels for {capability}, and this processor has "
+            f"{evidence['bare']}: a variable of the image, such as ATEN_CPU_CAPABILITY, changes it"
         )
     return conclude(
         faults, f"{len(expect['state'])} settings are torch's and Python's own after `import torch`"
@@ -165,7 +176,12 @@ def setting_faults(
         # In expressions, `b` is torch.backends: write it out.
         if expression.startswith("b."):
             setting = expression.replace("b.", "torch.backends.", 1)
-        yield f"{setting} is {value!r} after `import torch`, {allowed[0]!r} is expected"
+        yield f"{setting} is {value!r} after `import torch`, and {allowed[0]!r} is expected"
 
 
 CLAIMS = {"state": judge}
+NEXT_STEPS = {
+    "state": "find what sets it: `docker run --rm IMAGE env` shows the variables (TORCH_*, LC_*, "
+    "ATEN_*), and `python -v -c 'import torch'` the .pth files and plugins of packages; remove it "
+    f"from your Dockerfile or base image, or {BUILD_ANEW}"
+}

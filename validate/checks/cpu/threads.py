@@ -163,7 +163,10 @@ def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Fi
     if problems:
         return failed(joined(problems))
     if evidence["cores"] < 2:
-        return unproven("only one core is at hand here")
+        return unproven(
+            "the container has one core, so it can't be seen whether torch uses several",
+            "validate on a machine with several cores, of which containers may use more than one",
+        )
 
     # There is exactly one runtime: any other number was a problem above.
     runtime = PurePosixPath(runtimes[0]).name
@@ -181,19 +184,19 @@ def thread_problems(runtimes: Sequence[str], evidence: ThreadsEvidence) -> Itera
     core, any number of threads is right.
     """
     for name, error in evidence["not_imported"].items():
-        yield f"import {name}: {root_cause(error)}"
+        yield f"`import {name}` fails: {root_cause(error)}"
 
     if len(runtimes) > 1:
-        yield f"{len(runtimes)} OpenMP runtimes in one process: {listed(runtimes)}"
+        yield f"one process loads {len(runtimes)} OpenMP runtimes: {listed(runtimes)}"
     if not runtimes:
         yield "no OpenMP runtime is loaded"
 
     cores, threads, busy = evidence["cores"], evidence["torch_threads"], evidence["busy_threads"]
     # A variable such as OMP_NUM_THREADS=1 may be the reason.
     if cores > 1 and threads < 2:
-        yield f"torch takes 1 thread on {cores} cores{suspects(evidence)}"
+        yield f"torch takes 1 thread on {cores} cores{suspects(evidence)}, and could take more"
     elif cores > 1 and busy < 2:
-        yield f"torch reports {threads} threads, {busy} has worked"
+        yield f"torch reports {threads} threads, and {busy} of them worked"
 
 
 def is_bundled(path: str, patterns: Iterable[str]) -> bool:
@@ -202,3 +205,8 @@ def is_bundled(path: str, patterns: Iterable[str]) -> bool:
 
 
 CLAIMS = {"threads": judge}
+NEXT_STEPS = {
+    "threads": "unset OMP_NUM_THREADS and MKL_NUM_THREADS if the image sets them; if two OpenMP "
+    "runtimes are loaded, leave out the package that brings the second one, or take its build "
+    "from PyPI in place of conda's or Debian's"
+}

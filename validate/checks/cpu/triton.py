@@ -13,7 +13,8 @@ from typing import Any, TypedDict
 from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.claims import Claim
 from validate.harness.forked import measure_in_fork
-from validate.judging import Finding, failed, joined, passed, root_cause
+from validate.judging import PROVES_NOTHING, Finding, failed, joined, passed, root_cause
+from validate.next_steps import pin
 
 _CONTROL_KERNEL = "add"
 """It is compiled for the architecture that does not exist. It has no reduction and no dot, so LLVM
@@ -138,7 +139,8 @@ def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Find
         interpret = evidence["environment"].get("TRITON_INTERPRET")
         reason = f" (TRITON_INTERPRET={interpret})" if interpret else ""
         return failed(
-            f"kernels are {evidence['jit']} instead of JITFunction{reason}: nothing is compiled"
+            f"Triton's kernels are {evidence['jit']} instead of JITFunction{reason}, so nothing is "
+            "compiled"
         )
 
     arch, bogus, kernels = expect["arch"], expect["bogus"], evidence["kernels"]
@@ -146,13 +148,16 @@ def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Find
     for name in expect["kernels"]:
         problems += kernel_problems(name, arch, kernels.get(name))
     if not expect["kernels"]:
-        problems.append("no kernel was asked for")
+        problems.append("the claim names no kernel to compile")
     if problems:
         return failed(joined(problems))
 
     control = evidence["control"]
     if control["arch"] != bogus or "error" not in control:
-        return failed(f"control: sm_{bogus} does not exist, and compiled all the same")
+        return failed(
+            f"{PROVES_NOTHING}Triton compiled a kernel for sm_{bogus}, which does not exist, and "
+            "should have refused it"
+        )
 
     size = sum(kernels[name]["bytes"] for name in expect["kernels"])
     compiled = f"{' and '.join(expect['kernels'])} for sm_{arch} ({size} bytes)"
@@ -165,15 +170,20 @@ def kernel_problems(name: str, arch: int, kernel: CompiledKernel | None) -> Iter
     `arch` is 90 for sm_90. `kernel` is None if it was not compiled.
     """
     if kernel is None:
-        yield f"{name} was not compiled"
+        yield f"the kernel {name} was not compiled"
     elif "error" in kernel:
-        yield f"{name} for sm_{arch}: {root_cause(kernel['error'])}"
+        yield f"the kernel {name} can't be compiled for sm_{arch}: {root_cause(kernel['error'])}"
     elif kernel["machine"] != EM_CUDA:
-        yield f"{name}: ptxas made {kernel['bytes']} bytes that are no CUDA binary"
+        yield f"of the kernel {name}, ptxas made {kernel['bytes']} bytes that are no CUDA binary"
     elif kernel["arch"] != arch:
-        yield f"{name}: asked for sm_{arch}, the binary is for sm_{kernel['arch']}"
+        asked = f"the kernel {name} was to be compiled for sm_{arch}"
+        yield f"{asked}, and the binary is for sm_{kernel['arch']}"
     elif not kernel["entry"]:
-        yield f"{name}: the binary for sm_{arch} does not hold the kernel"
+        yield f"the binary for sm_{arch} does not hold the kernel {name}"
 
 
 CLAIMS = {"triton": judge}
+NEXT_STEPS = {
+    "triton": "unset the TRITON_* variables of the image; if there are none, "
+    f"{pin('the triton release that was made for this torch and knows this GPU')}"
+}

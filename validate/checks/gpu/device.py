@@ -100,9 +100,10 @@ def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Find
     Fails if a list could not be read, if they do not agree, and if no or several libcudas are
     loaded. The reason then ends with suspicious environment variables.
     """
-    for reader, answer in (("cuda", evidence["cuda"]), ("torch", evidence["torch"])):
+    for reader, answer in (("libcuda", evidence["cuda"]), ("torch", evidence["torch"])):
         if "error" in answer:
-            return failed(f"{reader}: {cause(answer['error'])}{suspects(evidence)}")
+            error = cause(answer["error"])
+            return failed(f"{reader} can't list the GPUs: {error}{suspects(evidence)}")
 
     inventory = expect.get("inventory")
     problems = [*find_inventory_problems(inventory, evidence), *find_view_problems(evidence)]
@@ -135,19 +136,25 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
         yield from describe_foreign_slices(inventory["gpus"], evidence["cuda"]["gpus"])
     elif len(host_gpus) != len(seen_gpus):
         # With another number of GPUs, it can't be told which of them belong together.
-        yield f"the host injected {len(host_gpus)} GPUs, {len(seen_gpus)} are seen"
+        yield (
+            f"the host gave the container {plural(len(host_gpus), 'GPU')}, and programs there see "
+            f"{len(seen_gpus)}"
+        )
         return
     else:
         for index, (host_gpu, seen_gpu) in enumerate(zip(host_gpus, seen_gpus, strict=True)):
             if not is_same_model(host_gpu, seen_gpu):
                 seen, expected = describe_gpu(seen_gpu), describe_gpu(host_gpu)
-                yield f"GPU {index} is {seen}, the host says {expected}"
+                yield f"GPU {index} is {seen} in the container, and {expected} on the host"
 
     # The library in the container must be that of the host's driver. Each version may be unknown.
     library_version = evidence["nvml"].get("driver")
     host_version = inventory["driver"]
     if library_version and host_version and library_version != host_version:
-        yield f"the driver's library is {library_version}, the host's driver is {host_version}"
+        yield (
+            f"the driver's library in the container is {library_version}, and the host's driver is "
+            f"{host_version}"
+        )
 
 
 def describe_foreign_slices(host_gpus: Sequence[Gpu], seen_gpus: Sequence[Gpu]) -> Iterator[str]:
@@ -172,13 +179,13 @@ def find_view_problems(evidence: DeviceEvidence) -> Iterator[str]:
     cuda_gpus = sort_gpus(evidence["cuda"]["gpus"])
     torch_gpus = sort_gpus(evidence["torch"]["gpus"])
     if not cuda_gpus:
-        yield "libcuda counts no GPU"
+        yield "libcuda sees no GPU"
     cuda_capabilities = [gpu["capability"] for gpu in cuda_gpus]
     torch_capabilities = [gpu["capability"] for gpu in torch_gpus]
     if cuda_capabilities != torch_capabilities:
         cuda_sees = listed([gpu["name"] for gpu in cuda_gpus]) or "nothing"
         torch_sees = listed([gpu["name"] for gpu in torch_gpus]) or "nothing"
-        yield f"libcuda sees {cuda_sees}, torch sees {torch_sees}"
+        yield f"libcuda sees {cuda_sees}, and torch sees {torch_sees}"
 
 
 def is_same_model(gpu: Gpu, other: Gpu) -> bool:
@@ -197,3 +204,9 @@ def sort_gpus(gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 CLAIMS = {"device": judge}
+NEXT_STEPS = {
+    "device": "compare `nvidia-smi -L` on the host with `docker run --rm --gpus all IMAGE "
+    "nvidia-smi -L`; unset CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES if the reason names "
+    "them, remove a libcuda.so of the image's own (a cuda-compat package), and restart Docker "
+    "after an update of the driver"
+}

@@ -18,7 +18,17 @@ from validate.claims import Claim
 from validate.harness.forked import attempt, measure_claimed_subjects
 from validate.harness.nf4 import ExpectedError
 from validate.harness.saved_llama import SEED, SavedLlama
-from validate.judging import Finding, Status, failed, is_beyond, is_within, joined, listed, passed
+from validate.judging import (
+    PROVES_NOTHING,
+    Finding,
+    Status,
+    failed,
+    is_beyond,
+    is_within,
+    joined,
+    listed,
+    passed,
+)
 from validate.kernels import runner
 
 STEPS = 12
@@ -223,9 +233,12 @@ def judge_weights(subject: str, expect: ExpectedError, evidence: GpuWeightsEvide
     # `is_within` and `is_beyond` are false for NaN.
     if not is_within(memory["quantised"], most):
         taken = f"loading in 4-bit takes {memory['quantised']} bytes of GPU memory"
-        return failed(f"{taken}, at most {most:.0f} are right")
+        return failed(f"{taken}, and at most {most:.0f} are right: weights are not in 4 bits there")
     if not is_beyond(memory["bfloat16"], most):
-        return failed(f"control: bfloat16 takes {memory['bfloat16']} bytes, which passes as well")
+        return failed(
+            f"{PROVES_NOTHING}the same model in bfloat16 takes {memory['bfloat16']} bytes of GPU "
+            "memory, and passes as one in 4 bits"
+        )
 
     share = memory["quantised"] / memory["bfloat16"]
     return passed(f"{finding.reason}; {share:.2f} of bfloat16's GPU memory, embeddings included")
@@ -252,13 +265,13 @@ def find_training_problems(evidence: QloraEvidence) -> Iterator[str]:
     losses = evidence["losses"]
     # A loss must be a number above 0; NaN is not.
     if not losses or not all(is_beyond(loss, 0.0) for loss in losses):
-        yield f"losses are {listed([str(loss) for loss in losses])}"
+        yield f"losses are {listed([str(loss) for loss in losses])}, and must be numbers above 0"
     elif losses[-1] > LARGEST_LAST_LOSS * losses[0]:
         fall = f"{len(losses)} steps bring the loss from {losses[0]:.3f} to {losses[-1]:.3f} only"
-        yield f"{fall}, at most {LARGEST_LAST_LOSS * losses[0]:.3f} is allowed"
+        yield f"{fall}, and at most {LARGEST_LAST_LOSS * losses[0]:.3f} is allowed"
 
     if evidence["gradient_checkpointing"] is not True:
-        yield "gradient checkpointing is off"
+        yield "gradient checkpointing is off, although it was switched on"
     yield from find_weight_problems(evidence)
 
     second = evidence["second_run"]
@@ -282,7 +295,7 @@ def find_weight_problems(evidence: FirstRun) -> Iterator[str]:
     if evidence["b_still"]:
         yield f"training did not change the matrix B of adapters: {listed(evidence['b_still'])}"
     if not evidence["base_count"]:
-        yield "no base weight was looked at"
+        yield "no frozen weight was looked at"
     if evidence["base_changed"]:
         yield f"training changed frozen weights: {listed(evidence['base_changed'])}"
 
@@ -303,3 +316,4 @@ CLAIMS = {
     "qlora/logits": quantized_llama.judge_logits,
     "qlora/training": judge_qlora,
 }
+NEXT_STEPS = dict.fromkeys(CLAIMS, quantized_llama.NEXT_STEP)

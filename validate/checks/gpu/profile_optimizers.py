@@ -5,7 +5,7 @@ import sys
 from functools import partial
 from typing import NamedTuple
 
-from validate.checks._adam import judge_adam
+from validate.checks._adam import NEXT_STEP, judge_adam
 from validate.harness import adam
 from validate.harness.forked import measure_claimed_subjects
 
@@ -52,3 +52,4 @@ measure = partial(
     },
 )
 CLAIMS = {f"framework/{subject}": judge_adam for subject in _OPTIMIZERS}
+NEXT_STEPS = dict.fromkeys(CLAIMS, NEXT_STEP)

@@ -480,3 +480,4 @@ CLAIMS = {
     # Examples that no other probe may run beside.
     "gpu-examples": judge_limits,
 }
+NEXT_STEPS = {**dict.fromkeys(CLAIMS, _grpo.NEXT_STEP), **_examples.NEXT_STEPS}

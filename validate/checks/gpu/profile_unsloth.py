@@ -10,6 +10,7 @@ from typing import TypedDict
 from validate.checks._behaviour import judge_figures
 from validate.harness.forked import measure_claimed_subjects
 from validate.judging import Finding
+from validate.next_steps import pin
 
 _BF16_FROM = (8, 0)
 """The compute capability from which on GPUs have bfloat16."""
@@ -41,3 +42,7 @@ def judge_import(_subject: str, _expect: object, evidence: ImportEvidence) -> Fi
 
 measure = partial(measure_claimed_subjects, measures={"unsloth-import": import_unsloth})
 CLAIMS = {"framework/unsloth-import": judge_import}
+NEXT_STEPS = {
+    "framework/unsloth-import": pin("another release of unsloth and unsloth_zoo")
+    + "; until then, set `dtype` in `FastLanguageModel.from_pretrained`"
+}

@@ -25,6 +25,7 @@ from validate.kernels import runner, xformers_cutlass
 from validate.kernels._evidence import DeviceFacts
 from validate.kernels._flash4 import flash_attention_4
 from validate.kernels._sdpa import force_backend
+from validate.next_steps import FREE_THE_GPU, MEASURE_AGAIN, pin
 
 SETTINGS = Settings(runs_alone=True, time_limit=300)
 
@@ -339,7 +340,7 @@ def describe_gpu_mismatch(bound_gpu: str, device: DeviceFacts) -> str:
     measured_gpu = str(device.get("name", ""))
     if bound_gpu in ("", measured_gpu):
         return ""
-    return f"measured on {measured_gpu}, the bound is of {bound_gpu}"
+    return f"this was measured on {measured_gpu}, and the bound is for {bound_gpu}"
 
 
 def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding:
@@ -351,7 +352,7 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     """
     mismatch = describe_gpu_mismatch(expect["gpu"], evidence["device"])
     if mismatch:
-        return unproven(mismatch)
+        return unproven(mismatch, MEASURE_AGAIN)
 
     # Bounds are shares of the GPU's peak. A figure without a peak has 1 in its place.
     share = evidence["figure"] / expect["peak"]
@@ -372,7 +373,7 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     # The figure is out of bounds. That may have a cause outside of the image, such as a busy GPU.
     disturbances = list(find_disturbances(evidence))
     if disturbances:
-        return unproven(f"{summary}, but {joined(disturbances)}")
+        return unproven(f"{summary}, but {joined(disturbances)}", _QUIETEN)
     return failed(f"{summary}{suspects(evidence)}")
 
 
@@ -395,13 +396,13 @@ def find_host_disturbances(facts: Mapping[str, float]) -> Iterator[str]:
     """Yield why the speed of the host's threads says nothing about the image."""
     cores = facts["cores"]
     if cores < _LEAST_CORES:
-        yield f"{cores} cores are too few, at least {_LEAST_CORES} are needed"
+        yield f"the machine has {cores} cores, and at least {_LEAST_CORES} are needed"
     limit = facts.get("limit", cores)
     if limit < cores:
         yield f"the container may use {limit:g} of {cores} cores"
     if facts["load"] > _LARGEST_LOAD * cores:
         largest_load = _LARGEST_LOAD * cores
-        yield f"the host's load is {facts['load']:.0f}, at most {largest_load:.0f} is allowed"
+        yield f"the host's load is {facts['load']:.0f}, and at most {largest_load:.0f} is allowed"
 
 
 def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str:
@@ -431,4 +432,10 @@ def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str
     return f"a launch waits for {figure:.0%} of its kernel's time; at most {most:.0%} is allowed"
 
 
+_QUIETEN = f"{FREE_THE_GPU}; for host-threads, on a host with more cores that does nothing else"
 CLAIMS = {"speed": judge}
+NEXT_STEPS = {
+    "speed": "measure again on a GPU that nothing else uses, after `nvidia-smi -q -d "
+    "PERFORMANCE,CLOCK,POWER` shows neither a limit nor heat; if it is slow there as well, unset "
+    f"the variables that the reason names, or {pin('another release of the package that is slow')}"
+}

@@ -24,6 +24,7 @@ from validate.harness.timing import Conditions, Timed, Watch
 from validate.judging import Finding, failed, is_finite, joined, passed, suspects, unproven
 from validate.kernels import runner
 from validate.kernels._evidence import DeviceFacts
+from validate.next_steps import FREE_THE_GPU, MEASURE_AGAIN, pin
 
 SETTINGS = Settings(runs_alone=True, time_limit=600)
 
@@ -362,7 +363,7 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     """
     mismatch = describe_gpu_mismatch(expect["gpu"], evidence["device"])
     if mismatch:
-        return unproven(mismatch)
+        return unproven(mismatch, MEASURE_AGAIN)
 
     trained = evidence["trained"]
     times = [trained["time"]]
@@ -382,12 +383,14 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     # The more a time varies, the wider is its bound, until any time would be within it.
     is_noisy = any(timed["spread"] > timing.NOISY for timed in times)
     if delays or is_noisy:
-        retry = "measure it again on a GPU that nothing else uses"
-        return unproven(f"{summary}: {joined([*delays, *disturbances])}: {retry}")
+        return unproven(f"{summary}: {joined([*delays, *disturbances])}", FREE_THE_GPU)
 
     if "baseline" not in expect:
         return unproven(
-            f"{summary}: nothing is wrong by itself, and no run of it on this GPU model is recorded"
+            f"{summary}: nothing is wrong by itself, and no run of it on this GPU model is "
+            "recorded to compare with",
+            "nothing needs to be done: on a GPU model without a recorded run of this image, times "
+            "and memory can't be compared",
         )
     return passed(f"{summary}, as {expect['baseline']['of']}")
 
@@ -430,11 +433,11 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
     losses = evidence["trained"]["losses"]
     not_finite = [loss for loss in losses if not is_finite(loss)]
     if not_finite:
-        yield f"a loss is {not_finite[0]}"
+        yield f"a loss is {not_finite[0]}, and must be a number"
         return
     if losses[-1] >= losses[0] - LEAST_FALL:
         fall = f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}"
-        yield f"{fall}, it must fall by more than {LEAST_FALL:g}"
+        yield f"{fall}, and must fall by more than {LEAST_FALL:g}"
 
     # Only the eager model has a reference: losses in bfloat16, and in float32 on the same weights,
     # before and after training.
@@ -442,7 +445,7 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
     for loss, exact in zip(reference["bfloat16"], reference["float32"], strict=True):
         if not abs(loss - exact) <= REFERENCE_SLACK:
             off_by = f"a loss is {loss:.4f}, and {exact:.4f} in float32"
-            yield f"{off_by}, at most {REFERENCE_SLACK:g} off is allowed"
+            yield f"{off_by}, and at most {REFERENCE_SLACK:g} off is allowed"
 
     largest_distance = expect["at_most"].get("loss")
     if "eager" in evidence and largest_distance:
@@ -451,13 +454,13 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
         distance = max(abs(loss - eager_loss) for loss, eager_loss in pairs)
         if not distance <= largest_distance:
             off_by = f"losses are up to {distance:.3f} from the eager model's"
-            yield f"{off_by}, at most {largest_distance:g} is allowed"
+            yield f"{off_by}, and at most {largest_distance:g} is allowed"
 
     if "baseline" in expect:
         baseline = expect["baseline"]
         if not abs(losses[-1] - baseline["loss"]) <= LOSS_SLACK:
             recorded = f"{_RECORDED} had a loss of {baseline['loss']:.3f} ({baseline['of']})"
-            yield f"{recorded}, at most {LOSS_SLACK:g} off is allowed"
+            yield f"{recorded}, and at most {LOSS_SLACK:g} off is allowed"
 
 
 def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
@@ -469,21 +472,21 @@ def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
     """
     peak = evidence["trained"]["peak"]
     if peak <= 0:
-        yield "torch's allocator counted nothing"
+        yield "torch's allocator counted no GPU memory at all"
 
     share = expect["at_most"].get("peak")
     if "eager" in evidence and share:
         eager_peak = evidence["eager"]["peak"]
         if not peak <= share * eager_peak:
-            actual_share = f"its peak is {peak / eager_peak:.2f} of the eager model's"
-            yield f"{actual_share}, at most {share:g} is allowed"
+            actual_share = f"its peak of memory is {peak / eager_peak:.2f} of the eager model's"
+            yield f"{actual_share}, and at most {share:g} is allowed"
 
     if "baseline" in expect:
         baseline = expect["baseline"]
         if not peak <= PEAK_SLACK * baseline["peak"]:
             recorded = f"{_RECORDED} took {baseline['peak'] / 1e9:.1f} GB ({baseline['of']})"
             most = PEAK_SLACK * baseline["peak"] / 1e9
-            yield f"{recorded}, at most {most:.1f} GB is allowed"
+            yield f"{recorded}, and at most {most:.1f} GB is allowed"
 
 
 def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
@@ -503,8 +506,8 @@ def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
         # `not ... <=`, because NaN must not pass.
         if not seconds <= share * timing.longest_allowed(eager, timed, margin=0.0):
             actual_share = seconds / eager["seconds"]
-            longer = f"it takes {actual_share:.2f} of the eager model's time"
-            yield f"{longer}, at most {share:g} is allowed"
+            longer = f"a step takes {actual_share:.2f} of the eager model's time"
+            yield f"{longer}, and at most {share:g} is allowed"
 
     # Recorded runs were on another day, and maybe on another machine with this GPU model.
     if "baseline" in expect:
@@ -513,7 +516,12 @@ def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
         if not seconds <= most:
             milliseconds = baseline["time"]["seconds"] * 1e3
             recorded = f"{_RECORDED} took {milliseconds:.1f} ms a step ({baseline['of']})"
-            yield f"{recorded}, at most {most * 1e3:.1f} ms is allowed"
+            yield f"{recorded}, and at most {most * 1e3:.1f} ms is allowed"
 
 
 CLAIMS = {"step": judge}
+NEXT_STEPS = {
+    "step": "unset the variables that the reason names; for a time, measure again on a GPU that "
+    "nothing else uses; for a loss or the memory, and if it stays slow, "
+    f"{pin('the releases of torch, transformers, bitsandbytes or Liger before the last change')}"
+}

@@ -14,6 +14,7 @@ from typing import TypedDict
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, listed, telling_line
+from validate.next_steps import BUILD_ANEW, pin
 
 _SECONDS = 60
 _BLACKWELL = 100
@@ -123,14 +124,20 @@ def judge(_subject: str, expect: AssemblersExpect, evidence: AssemblersEvidence)
     faults = []
     for path, assembler in programs.items():
         if assembler["error"]:
-            faults.append(f"{path}: {assembler['error']}")
+            faults.append(f"{path} does not say which GPUs it knows: {assembler['error']}")
             continue
         unknown = [f"sm_{arch}" for arch in assembler["asked"] if arch not in assembler["archs"]]
         if unknown:
-            faults.append(f"{path} does not know {listed(unknown)}")
+            faults.append(f"{path} does not know {listed(unknown)}, and has to")
 
     known = ", ".join(f"sm_{arch}" for arch in expect["archs"])
     return conclude(faults, f"{listed(list(programs))}: {known}")
 
 
 CLAIMS = {"toolkit/ptxas": judge, "toolkit/triton-ptxas": judge}
+NEXT_STEPS = {
+    "toolkit/ptxas": "leave the CUDA toolkit of the base image as it is in an image of your own "
+    f"(`PTXAS --version` shows which one is there); if you changed nothing of it, {BUILD_ANEW}",
+    "toolkit/triton-ptxas": "unset TRITON_PTXAS_PATH if the image sets it; or "
+    f"{pin('the triton release that was made for this torch')}",
+}

@@ -91,10 +91,11 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     """
     if evidence["lost"]:
         return failed(
-            f"{evidence['lost']} certificate authorities that Debian brings are not trusted"
+            f"{evidence['lost']} certificate authorities that Debian brings are not trusted, so "
+            "downloads from their sites fail"
         )
     if not evidence["trusted"]:
-        return failed("no certificate authority is trusted: no download over HTTPS works")
+        return failed("no certificate authority is trusted, so no download over HTTPS works")
     good = f"{evidence['trusted']} certificate authorities are trusted"
     # A base without dpkg passes as well: nothing there says which files are Debian's.
     if evidence["added"] == evidence["trusted"]:
@@ -105,3 +106,11 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
 
 
 CLAIMS = {"authorities": judge, "base/authorities": judge}
+_NEXT_STEP = (
+    "run `apt-get install --reinstall ca-certificates && update-ca-certificates` in {place}, after "
+    "all steps that change /etc/ssl/certs, and build again"
+)
+NEXT_STEPS = {
+    "authorities": _NEXT_STEP.format(place="the Dockerfile of the image, or of its base image"),
+    "base/authorities": _NEXT_STEP.format(place="the Dockerfile of the base image"),
+}

@@ -27,6 +27,7 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.image_paths import is_link, read_image_paths, source_of_bytecode
 from validate.judging import Finding, conclude, count_unlisted, failed
+from validate.next_steps import BUILD_ANEW
 
 SETTINGS = Settings(reads_files_only=True, shared_reads=(read_image_paths,), run_as=RunAs.ROOT)
 
@@ -150,7 +151,9 @@ def has_whole_code(code: memoryview, magic: int) -> bool:
 def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     """Pass if the image has bytecode that its Python can use, all of it made from its sources."""
     if not evidence["files"]:
-        return failed("there is no bytecode: each process compiles what it imports")
+        return failed(
+            "the image has no bytecode (.pyc files), so each process compiles what it imports"
+        )
     faults = [f"{path} is {fault}" for path, fault in evidence["faults"].items()]
     faults += count_unlisted(evidence, "faults", "files of bytecode are not their sources'")
     good = f"{evidence['files']} files of bytecode are of Python {evidence['python']}"
@@ -158,3 +161,8 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
 
 
 CLAIMS = {"bytecode": judge}
+NEXT_STEPS = {
+    "bytecode": "run `python -m compileall -q -f FOLDER`, with the folder that the reason names, "
+    "as the last step of your Dockerfile that touches Python files (a later `touch` or COPY makes "
+    f"them void again); if you changed none, {BUILD_ANEW}"
+}

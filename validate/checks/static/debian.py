@@ -209,7 +209,7 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
         has_sums = bool(evidence["files"] or evidence["missing_count"])
         if expect["image_kind"] == ImageKind.ON_CUSTOM_BASE and not has_sums:
             return passed("its base has no Debian packages")
-        return failed("dpkg's database has no package")
+        return failed("dpkg's database (/var/lib/dpkg/status) has no package")
 
     faults = []
 
@@ -232,8 +232,21 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     # Evidence from before 2026-11-29 does not have this key.
     unreadable = evidence.get("unreadable")
     if unreadable and not faults:
-        return unproven(f"{good}, but {listed(unreadable)} can't be read by this user")
+        return unproven(
+            f"{good}, but {listed(unreadable)} can't be read by the user who looked",
+            "let everybody read these files (`chmod a+r`) in the step that brings them, or remove "
+            "them, and build again",
+        )
     return conclude(faults, good)
 
 
 CLAIMS = {"debian": judge, "base/debian": judge}
+_NEXT_STEP = (
+    "install the package that the reason names again (`apt-get install --reinstall PACKAGE`; "
+    "`dpkg --configure -a` for one that is not wholly installed) in {place}, above no step that "
+    "changes its files, and build again with enough free disk"
+)
+NEXT_STEPS = {
+    "debian": _NEXT_STEP.format(place="your Dockerfile, or in that of the base image"),
+    "base/debian": _NEXT_STEP.format(place="the Dockerfile of the base image"),
+}

@@ -47,6 +47,7 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import map_on_all_cores
+from validate.installation import command
 from validate.judging import (
     Finding,
     Status,
@@ -58,6 +59,7 @@ from validate.judging import (
     plural,
     unproven,
 )
+from validate.next_steps import BUILD_ANEW, VALIDATE_AGAIN, pin
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -530,8 +532,8 @@ def judge(subject: str, expect: CodeExpect | PrunedExpect, evidence: CodeEvidenc
     if undecoded and finding.status is not Status.FAIL:
         cause = files[undecoded[0]]["error"]
         return unproven(
-            f"{listed(undecoded)} can't be read: {cause}: "
-            "`apt-get install liblz4-1 libzstd1` there, then judge again"
+            f"{listed(undecoded)} can't be read on the machine that measured: {cause}",
+            f"run `apt-get install liblz4-1 libzstd1` there, then validate again: {VALIDATE_AGAIN}",
         )
     return finding
 
@@ -564,7 +566,7 @@ def judge_code(subject: str, expect: CodeExpect, files: Mapping[str, MeasuredFil
     may_have_code = [*with_code, *list_undecoded(files)]
     for pattern in expect["files"]:
         if not fnmatch.filter(files, pattern):
-            faults.append(f"{subject} has no {pattern}")
+            faults.append(f"{subject} has no library {pattern}")
         # If there is a fault already, it explains why no code was seen.
         elif not faults and not fnmatch.filter(may_have_code, pattern):
             faults.append(f"{pattern} of {subject} holds no code for any GPU")
@@ -631,9 +633,12 @@ def find_arch_faults(path: str, file: MeasuredFile, arch: str, form: str) -> Ite
     if not isinstance(served, str):
         yield from find_kernel_faults(path, file, arch, form)
     elif served == "none":
-        yield f"{path} has no code for sm_{arch}, but {listed(file['archs'])}"
+        yield f"{path} has no code for sm_{arch}, only for {listed(file['archs'])}"
     elif served == "jit" and form == "cubin":
-        yield f"{path} has only PTX for sm_{arch}, but {listed(file['archs'])}"
+        yield (
+            f"{path} has only PTX for sm_{arch} and no machine code (it has "
+            f"{listed(file['archs'])})"
+        )
 
 
 def find_kernel_faults(path: str, file: MeasuredFile, arch: str, form: str) -> Iterator[str]:
@@ -649,7 +654,7 @@ def find_kernel_faults(path: str, file: MeasuredFile, arch: str, form: str) -> I
     # too much of it.
     if counts.get("emptied"):
         regions = f"{counts['emptied']} of {file['regions']} regions in {path}"
-        yield f"the sm_{arch} code of {regions} was emptied"
+        yield f"the sm_{arch} code of {regions} was emptied, so these kernels can't run there"
 
     complaints: dict[Literal["absent", "stub", "jit"], str] = {
         "absent": f"have no code for sm_{arch}",
@@ -694,7 +699,7 @@ def judge_pruned(expect: PrunedExpect, files: Mapping[str, MeasuredFile]) -> Fin
     unreadable = list(describe_unreadable(files))
     # Such an image has torch, which has GPU code. If none was seen, the check looked at nothing.
     if not with_code and not unreadable and not list_undecoded(files):
-        return failed("there is no library with device code at all")
+        return failed("the image has no library with GPU code at all, so torch is not whole")
 
     archs = listed([f"sm_{arch}" for arch in expect["archs"]])
     faults = [*unreadable, *describe_unpruned(archs, with_code)]
@@ -710,12 +715,14 @@ def describe_unpruned(archs: str, with_code: Mapping[str, MeasuredFile]) -> Iter
     for path, file in sorted(with_code.items(), key=lambda item: -item[1]["surplus_bytes"]):
         if file["surplus_entries"]:
             size = f"{file['surplus_bytes'] / 1e6:.1f} MB"
-            yield f"{path} has {size} for {listed(file['surplus'])} that {archs} has no use for"
+            yield (
+                f"{path} has {size} of code for {listed(file['surplus'])}, which {archs} never runs"
+            )
         if file["marked"]:
             size = f"{file['marked_bytes'] / 1e6:.1f} MB"
             yield (
-                f"{path} has {size} for {listed(file['marked'])} marked as taken out, "
-                "and still there"
+                f"{path} has {size} of code for {listed(file['marked'])} that is marked as taken "
+                "out and still there"
             )
 
 
@@ -746,3 +753,11 @@ def describe_pruned(expect: PrunedExpect, archs: str, with_code: Mapping[str, Me
 
 
 CLAIMS = {"device-code": judge}
+NEXT_STEPS = {
+    "device-code": f"{pin('a release of the package with code for the GPUs that the reason names')}"
+    f", or compile it for them (`{command('wheels', 'NAME')}`, or TORCH_CUDA_ARCH_LIST before `pip "
+    "install`), or name an image without these GPUs; if nothing but pruning or a `strip` step can "
+    f"have taken the code out, leave that step out, or {BUILD_ANEW}",
+    "device-code/pruned": f"{BUILD_ANEW}; if the reason names a package that was added to a pruned "
+    "image, nothing is broken: its code for other GPUs only takes space",
+}

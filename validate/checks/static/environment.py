@@ -307,7 +307,7 @@ def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidenc
         if lines and path in expect.get("reported_files", ()):
             reported_files.append(path)
         elif lines:
-            faults.append(f"{path} is not empty: {listed(lines)}")
+            faults.append(f"the settings file {path} is not empty: {listed(lines)}")
     faults += find_start_faults(evidence["start"], expect["start_files"])
     good = f"{len(expect['required'])} variables as expected, none that misleads"
     good += ", no start-up code of unknown owner"
@@ -353,13 +353,13 @@ def find_required_faults(
     for name, measured in values.items():
         expected = expect["required"][name]
         if measured is None:
-            yield f"{name} is not set, {expected!r} is expected"
+            yield f"the variable {name} is not set, and {expected!r} is expected"
             continue
         # A derived image may change an allowed variable, but not empty it.
         is_allowed = measured != "" and matches(name, allowed)
         is_expected = measured in (expected, declared.get(name))
         if not is_expected and not is_allowed:
-            yield f"{name} is {measured!r}, {expected!r} is expected"
+            yield f"the variable {name} is {measured!r}, and {expected!r} is expected"
 
 
 def find_denied_faults(expect: EnvironmentExpect, values: Mapping[str, str]) -> Iterator[str]:
@@ -379,7 +379,7 @@ def find_denied_faults(expect: EnvironmentExpect, values: Mapping[str, str]) -> 
         is_declared = name in declared and value == declared[name][:_LONGEST_VALUE]
         if not is_declared:
             reason = reason_against(name, denied)
-            yield f"{name}={value} is set: {reason}"
+            yield f"the variable {name}={value} is set: {reason}"
 
 
 def reason_against(name: str, denied: Mapping[str, str]) -> str:
@@ -387,7 +387,7 @@ def reason_against(name: str, denied: Mapping[str, str]) -> str:
     for pattern, reason in denied.items():
         if fnmatch.fnmatchcase(name, pattern):
             return reason
-    return "it is denied"
+    return "no image may set this variable"
 
 
 def find_start_faults(start: PythonStart, start_files: Mapping[str, str]) -> Iterator[str]:
@@ -397,7 +397,7 @@ def find_start_faults(start: PythonStart, start_files: Mapping[str, str]) -> Ite
     that no package brought. `start_files` has patterns of file names that are no fault.
     """
     if start["flags"]["optimize"]:
-        yield "Python starts with optimisation: every `assert` is gone"
+        yield "Python starts with optimisation (PYTHONOPTIMIZE), so every `assert` is gone"
     for file in start["code"]:
         is_harmless = file["owners"] or file["of_debian"] or file["does_nothing"]
         name = PurePosixPath(file["file"]).name
@@ -406,3 +406,8 @@ def find_start_faults(start: PythonStart, start_files: Mapping[str, str]) -> Ite
 
 
 CLAIMS = {"environment": judge}
+NEXT_STEPS = {
+    "environment": "take the variable, line or file that the reason names out of your Dockerfile "
+    "or base image, or, where one is missing, leave it as the base image sets it; declare a "
+    "variable that you set on purpose in /opt/truetag/derived.toml of your image, under [variables]"
+}

@@ -20,6 +20,7 @@ from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import map_on_all_cores
 from validate.judging import Finding, conclude, count_unlisted, failed, listed, matches
+from validate.next_steps import BUILD_ANEW
 
 SETTINGS = Settings(reads_files_only=True, starts_first=True)
 
@@ -299,12 +300,12 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
     allowed if its path ends with one of the patterns in `expect["unowned"]`.
     """
     if not evidence["files"]:
-        return failed("no distribution lists a single file")
+        return failed("no installed Python package lists a single file in its RECORD")
     faults = list(describe_changed_files(evidence))
     excused = [f"*/{pattern}" for pattern in expect["unowned"]]
     for path in evidence["unowned"]:
         if not matches(path, excused):
-            faults.append(f"{path} belongs to no distribution")
+            faults.append(f"{path} belongs to no distribution (installed package)")
     # The evidence lists only the first files, and counts all: add a fault for the others.
     faults += count_unlisted(evidence, "unowned", "files belong to no distribution")
     for distribution in evidence["without_record"]:
@@ -339,3 +340,9 @@ def describe_changed_files(evidence: FilesEvidence) -> Iterator[str]:
 
 
 CLAIMS = {"files": judge}
+NEXT_STEPS = {
+    "files": "install the package that the reason names again (`pip install --force-reinstall "
+    "--no-deps NAME==VERSION`) after all steps of your Dockerfile that change its files, and "
+    "remove a file that belongs to none, or install it as a package; if you changed no installed "
+    f"file, {BUILD_ANEW}"
+}

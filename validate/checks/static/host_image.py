@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from validate.claims import ImageKind
 from validate.judging import Finding, conclude, failed, listed, passed, plural, unproven
+from validate.next_steps import BUILD, BUILD_ANEW, VALIDATE_AGAIN
 
 _USER = "1001"
 """The user with whom our Dockerfiles end (templates/stages/image.j2)."""
@@ -153,23 +154,24 @@ def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -
     faults = []
     for name, value in expect["labels"].items():
         if measured.get(name) != value:
-            faults.append(f"the label {name} is {measured.get(name)!r}, {value!r} is true")
+            faults.append(f"the label {name} is {measured.get(name)!r}, and {value!r} is right")
 
     architecture = evidence.get("architecture", "")
     expected_architecture = expect.get("architecture", "")
     if expected_architecture and architecture != expected_architecture:
         measured_architecture = architecture or "no architecture"
         faults.append(
-            f"its configuration says that it is for {measured_architecture}, "
-            f"{expected_architecture} is true"
+            f"the image's configuration says that it is for {measured_architecture}, and it is "
+            f"for {expected_architecture}"
         )
 
     named = measured.get(f"{_LABELS}silent-faults", "").split()
     unnamed = [issue for issue in expect.get("silent", ()) if issue not in named]
     if unnamed and not faults:
         return unproven(
-            f"its label of silent faults does not name {listed(unnamed)}, "
-            "as if built before they were known"
+            f"the image's label of silent faults does not name {listed(unnamed)}: it was built "
+            "before they were known",
+            f"build the image again, by this release of truetag: `{BUILD}`",
         )
 
     good = f"{len(expect['labels'])} labels say what the matrix says"
@@ -185,7 +187,7 @@ def judge_size(_subject: str, expect: SizeExpect, evidence: ImageEvidence) -> Fi
     size = evidence["bytes"] / 1e9
     most = expect["bytes"] / 1e9
     if evidence["bytes"] > expect["bytes"]:
-        return failed(f"the image is {size:.2f} GB, at most {most:.1f} GB is expected")
+        return failed(f"the image is {size:.2f} GB, and at most {most:.1f} GB is expected")
     return passed(f"{size:.2f} GB of at most {most:.1f} GB")
 
 
@@ -207,13 +209,11 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
     else:
         # An image that we build: all of its settings are known.
         if user != _USER:
-            faults.append(f"it runs as {user}")
+            faults.append(f"containers of the image run as {user}, and {_USER} is expected")
         if entrypoint != expect["entrypoint"] and not is_of_base:
             measured = " ".join(entrypoint)[:_ENTRYPOINT_CHARACTERS] or "none"
             expected = " ".join(expect["entrypoint"]) or "none"
-            faults.append(
-                f"an entrypoint comes before what users run: {measured}, {expected} is expected"
-            )
+            faults.append(f"the image's entrypoint is {measured}, and {expected} is expected")
     # `driver` has the image's NVIDIA_* variables, which the container runtime reads.
     faults += describe_hidden_gpus(expect["capabilities"], evidence["driver"])
 
@@ -235,7 +235,8 @@ def describe_harmful_settings(expect: SettingsExpect, evidence: ImageEvidence) -
     for folder in sorted(evidence.get("further", {}).get("Volumes") or ()):
         if covers_our_files(folder):
             yield (
-                f"{folder} is a volume: a container keeps its own copy of what our image has there"
+                f"{folder} is a volume of the image, so each container keeps its own copy of what "
+                "the base image has there"
             )
 
     # Older claims do not say which variables our build sets (`variables`). The image's variables
@@ -244,7 +245,10 @@ def describe_harmful_settings(expect: SettingsExpect, evidence: ImageEvidence) -
         return
     for name in evidence["driver"]:
         if name.startswith("NVIDIA_REQUIRE_") and name not in expect["variables"]:
-            yield f"{name} is set, and decides on which drivers a container starts at all"
+            yield (
+                f"the variable {name} is set, and decides on which drivers a container starts at "
+                "all"
+            )
 
 
 def covers_our_files(folder: str) -> bool:
@@ -267,12 +271,15 @@ def describe_hidden_gpus(capabilities: list[str], driver: dict[str, str]) -> Ite
     injected = injected_text.split(",")
     lacking = [capability for capability in capabilities if capability not in injected]
     if lacking and "all" not in injected:
-        yield f"NVIDIA_DRIVER_CAPABILITIES={injected_text} lacks {listed(lacking)}"
+        yield (
+            f"the variable NVIDIA_DRIVER_CAPABILITIES={injected_text} lacks {listed(lacking)}, so "
+            "containers get only a part of the driver"
+        )
     visible = driver.get("NVIDIA_VISIBLE_DEVICES")
     if visible in (None, "", "void", "none"):
-        yield f"NVIDIA_VISIBLE_DEVICES={visible} hides every GPU"
+        yield f"the variable NVIDIA_VISIBLE_DEVICES={visible} hides every GPU from containers"
     if driver.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
-        yield "NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off"
+        yield "the variable NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off"
 
 
 def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) -> Finding:
@@ -283,17 +290,22 @@ def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) 
     The verdict is UNPROVEN if the layers could not be read.
     """
     if "unread" in evidence:
-        return unproven(evidence["unread"])
+        return unproven(evidence["unread"], _READ_LAYERS)
     faults = []
     for secret in evidence["secrets"]:
-        faults.append(f"{secret['path']} of a layer holds {secret['kind']}, and travels with it")
+        faults.append(
+            f"{secret['path']} in a layer holds {secret['kind']}, and everybody who pulls the "
+            "image gets it"
+        )
     hidden = evidence["hidden"]
     wasted = [describe_wasted(files) for files in evidence.get("wasted", ())]
     good = f"{evidence['files']} entries of layers; hidden: {listed(hidden) or 'none'}"
     # Claims of old runs have no `image_kind`. All of them are about images of ours.
     if expect.get("image_kind", ImageKind.OURS) == ImageKind.OURS:
         faults += wasted
-        faults += [f"{path} is in a layer and in no container" for path in hidden]
+        faults += [
+            f"{path} is in a layer that is pulled, and a later layer hides it" for path in hidden
+        ]
     elif wasted:
         good += f"; {'; '.join(wasted)}"
     return conclude(faults, good)
@@ -305,7 +317,7 @@ def judge_bytes(_subject: str, _expect: object, evidence: LayersEvidence) -> Fin
     The verdict is UNPROVEN if the layers could not be read.
     """
     if "unread" in evidence:
-        return unproven(evidence["unread"])
+        return unproven(evidence["unread"], _READ_LAYERS)
     faults = [describe_wasted(files) for files in evidence.get("wasted", ())]
     return conclude(faults, "no build step removes or copies what a lower layer brings")
 
@@ -331,6 +343,7 @@ def judge_history(_subject: str, _expect: object, evidence: ImageEvidence) -> Fi
     return conclude(faults, "no credential in variables, labels and build steps")
 
 
+_READ_LAYERS = f"validate as root on the machine of the engine: {VALIDATE_AGAIN}"
 CLAIMS = {
     "image/labels": judge_labels,
     "image/size": judge_size,
@@ -338,4 +351,22 @@ CLAIMS = {
     "image/history": judge_history,
     "image/layers": judge_layers,
     "image/bytes": judge_bytes,
+}
+_REVOKE = (
+    "revoke this credential if the image was ever pushed; then give it to the step that needs it "
+    "as a build secret (`RUN --mount=type=secret`), so that no layer and no variable holds it, and "
+    "build again"
+)
+NEXT_STEPS = {
+    "image/labels": "build the image again from this matrix.yaml, and take no image of another "
+    f"name or matrix by its name: `{BUILD}`",
+    "image/size": f"look for the largest layers by `docker history IMAGE`, and leave out what "
+    f"nobody needs; if matrix.yaml is as it was, {BUILD_ANEW}",
+    "image/settings": "take the USER, ENTRYPOINT, VOLUME or NVIDIA_* variable that the reason "
+    f"names out of your Dockerfile, or of the base image; if you set none, {BUILD_ANEW}",
+    "image/history": _REVOKE,
+    "image/layers": f"for a credential: {_REVOKE}; for any other file: remove it in the step that "
+    "brings it, as a later step only hides it",
+    "image/bytes": "change the step of your Dockerfile that the reason names as it says, and build "
+    "the image again; the image works, but each pull takes more bytes than needed",
 }

@@ -177,11 +177,13 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     next_step = f"`{recording}` builds it twice and records it"
     # First: are there layers on both sides that could be compared?
     if not layers.expected:
-        return unproven(f"its recipe has no layers: {next_step}")
+        return unproven(f"the image's recipe has no layers: {next_step}")
     if not layers.measured:
         return unproven(
-            "its history has another number of steps than it has layers, "
-            "so they can't be told apart"
+            "the image's history has another number of steps than it has layers, so the layers "
+            "can't be told apart",
+            "build the image again by BuildKit (Docker 23 or newer), and not by `docker commit`, "
+            "`docker import` or --squash",
         )
 
     # Then: does something differ, and does it prove a fault?
@@ -200,7 +202,7 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     # own checks.
     if not evidence["canonical"] and SUITE in layers.measured:
         where = evidence.get("unread", _WHERE_LAYERS_ARE_READ)
-        return unproven(f"its suite's layer can't be read here; {where}")
+        return unproven(f"the layer of truetag's suite can't be read here; {where}")
     return passed(describe_success(layers, expect, evidence))
 
 
@@ -245,7 +247,7 @@ def excuse_difference(
             made_by = "by another recipe than this checkout's"
         else:
             made_by = "before images named their recipe"
-        return f"{difference}, but it was built {made_by}: build it again with this one"
+        return f"{difference}, but the image was built {made_by}: build it again with this checkout"
     # Only digests that were made by reading the layers (`canonical`) are the same on all engines.
     # Layers too many (`strange`) are a fault in any case.
     if layers.differing and not evidence["canonical"]:
@@ -266,11 +268,11 @@ def find_faults(
     """
     faults = []
     for path in evidence["beside_suite"]:
-        faults.append(f"{path} is in the suite's layer, and is not the suite's")
+        faults.append(f"{path} is in the layer of truetag's suite, and is not a file of the suite")
     for layer in layers.differing:
         faults.append(describe_difference(layer, layers.measured.get(layer["layer"], "")))
     for name in layers.strange:
-        faults.append(f"no step of the recipe makes its layer {name}")
+        faults.append(f"the image has a layer {name}, which no step of its recipe makes")
     if layers.differing:
         comparing = command("reproduce", expect["arguments"], "--beside IMAGE")
         faults.append(f"`{comparing}` names the files that differ")
@@ -286,10 +288,10 @@ def describe_difference(layer: ExpectedLayer, diff_id: str) -> str:
     recorded = layer["diff_id"].removeprefix("sha256:")[:_DIGEST_CHARACTERS]
     measured = diff_id.removeprefix("sha256:")[:_DIGEST_CHARACTERS] or "missing"
     if layer["layer"] == SETTINGS_ROW:
-        subject = "its settings are"
+        subject = "the image's settings (variables, user, labels) are"
     else:
         subject = f"the layer {layer['layer']} is"
-    return f"{subject} {measured}; {listed(layer['builds'])} gave {recorded}"
+    return f"{subject} {measured}, and {listed(layer['builds'])} gave {recorded}"
 
 
 def describe_success(
@@ -326,3 +328,9 @@ def describe_changes(changes: Sequence[StepChange]) -> str:
 
 
 CLAIMS = {"origin/layers": judge}
+NEXT_STEPS = {
+    "origin/layers": f"build the image again (`{command('build', 'NAME', '--no-cache')}`): if it "
+    "then holds, a mirror, a cache or an interrupted build had spoilt the layer; if not, look at "
+    "the files that the command in the reason names; in an image of your own, leave out the step "
+    "that the reason quotes"
+}

@@ -302,7 +302,11 @@ def conclude_if_all_was_read(
     The verdict is UNPROVEN in place of PASS if a folder could not be listed.
     """
     if not faults and evidence["unreadable"]:
-        return unproven(f"{good}, but {listed(evidence['unreadable'])} can't be read by this user")
+        return unproven(
+            f"{good}, but {listed(evidence['unreadable'])} can't be read by the user who looked",
+            "let the image's user read these folders (`chmod a+rX`) in the step that brings them, "
+            "or remove them, and build and validate again",
+        )
     return conclude(faults, good)
 
 
@@ -315,11 +319,12 @@ def judge_home(_subject: str, _expect: HygieneExpect, evidence: HygieneEvidence)
     if "error" in home:
         return failed(
             f"the home {home['path']!r} can't be used: {home['error']}. Any user may start a "
-            "container: make the folder with mode 777, or leave HOME as the base image sets it"
+            "container, and programs write to the home"
         )
     if not home["for_all"]:
         return failed(
-            f"the home {home['path']} is not for every user to write to (mode {home['mode']})"
+            f"not every user can write to the home {home['path']} (mode {home['mode']}). Any user "
+            "may start a container, and programs write to the home"
         )
     return passed(f"{home['path']} is for every user to write to")
 
@@ -329,4 +334,17 @@ CLAIMS = {
     "base/leftovers": judge_leftovers,
     "hygiene/secrets": judge_secrets,
     "hygiene/home": judge_home,
+}
+_IN_ONE_STEP = (
+    "remove these files in the RUN step that makes them (`RUN pip install --no-cache-dir ...`, "
+    "`RUN apt-get install ... && rm -rf /var/lib/apt/lists/*`), as a later step only hides them"
+)
+NEXT_STEPS = {
+    "hygiene/leftovers": f"{_IN_ONE_STEP}, and build the image again",
+    "base/leftovers": f"{_IN_ONE_STEP}: in the Dockerfile of the base image, which brought them",
+    "hygiene/secrets": "revoke this credential if the image was ever pushed; then remove the file "
+    "in the step that brings it, or give it to that step as a build secret (`RUN "
+    "--mount=type=secret`), and build again",
+    "hygiene/home": "make the folder with mode 777 in your Dockerfile (`RUN mkdir -p HOME && chmod "
+    "777 HOME`, as root), or leave HOME as the base image sets it",
 }

@@ -31,6 +31,7 @@ from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed, matches
+from validate.next_steps import pin
 
 _TORCHS_LIBRARIES = ("libc10", "libtorch.", "libtorch_c", "libtorch_python")
 """Beginnings of the names of torch's own libraries."""
@@ -441,7 +442,7 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
     them. If the claim is about the CUDA toolkit, only missing libraries are a fault.
     """
     if not evidence["files"]:
-        return failed(f"there is no shared library in the {expect['of']}")
+        return failed(f"there is no shared library in the {expect['of']}, so nothing was checked")
     faults = list(describe_unreadable(expect, evidence["unreadable"]))
     # If `import torch` misses a library, so does everything that needs torch. Only the first faults
     # are shown, so this one comes before those that follow from it.
@@ -673,7 +674,9 @@ def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> It
     is_from_wheels = any(library["owners"] for library in torch_holds.values())
     for name, library in torch_holds.items():
         if is_from_wheels and not library["owners"]:
-            yield f"torch gets {name} from {library['path']}, which no distribution owns"
+            yield (
+                f"torch gets {name} from {library['path']}, which belongs to no installed package"
+            )
 
     # All CUDA libraries in the environment, whether torch uses them or not.
     for soname, path, owners in evidence["provided"]:
@@ -682,12 +685,12 @@ def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> It
         )
         if is_of_other_cuda(expect, soname) and not is_allowed:
             owner = listed(list(owners)) or "no distribution"
-            yield f"{path} of {owner} is {soname}: another CUDA major than torch's"
+            yield f"{path} of {owner} is {soname}, of another CUDA major than torch's"
 
     # Copies that no distribution brought, by the name of a library that one did bring.
     for rival in evidence["second_owners"]:
         name = f"{rival['name']} of {listed(rival['owners'])}"
-        yield f"{name} has a rival on the loader's path: {rival['other']}"
+        yield f"{name} has a second copy on the loader's path: {rival['other']}"
 
 
 def is_of_our_cuda(expect: LibrariesExpect, name: str) -> bool:
@@ -716,3 +719,9 @@ def split_soname(name: str) -> tuple[str, str]:
 
 
 CLAIMS = {"libraries": judge}
+NEXT_STEPS = {
+    "libraries": "install the Debian package of a library of the system that is missing "
+    "(`apt-get install`, in your Dockerfile or base image); for one of CUDA or torch, "
+    f"{pin('the release of the package that was made for this torch and CUDA')}; remove a second "
+    "copy, or the LD_LIBRARY_PATH or /etc/ld.so.conf.d file that leads to it"
+}

@@ -21,6 +21,7 @@ from validate.environment.image_paths import is_link, is_plain_file, read_image_
 from validate.environment.installed import Distribution
 from validate.environment.user_environment import Start, UserEnvironment
 from validate.judging import Finding, conclude, listed
+from validate.next_steps import BUILD_ANEW
 
 SETTINGS = Settings(
     reads_files_only=True,
@@ -440,7 +441,7 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     for path, program_name in evidence["plugins"].items():
         sentence = f"{path} is loaded by {program_name} because it is there"
         if is_ours:
-            faults.append(f"{sentence}, and no package has it")
+            faults.append(f"{sentence}, and belongs to no package")
         else:
             allowed.append(sentence)
 
@@ -502,7 +503,10 @@ def find_path_faults(expect: Expected, path: Sequence[str]) -> Iterator[str]:
     folders = list(dict.fromkeys(without_last_slash(folder) for folder in path))
     relative = [folder for folder in folders if not folder.startswith("/")]
     if relative:
-        yield f"the PATH has {relative[0]!r}: what runs depends on the folder to start it in"
+        yield (
+            f"the PATH has the relative folder {relative[0]!r}, so which program runs depends on "
+            "the folder where it is started"
+        )
 
     differences = []
     lacking = [folder for folder in our_folders if folder not in folders]
@@ -524,3 +528,8 @@ def without_last_slash(folder: str) -> str:
 
 
 CLAIMS = {"lookup": judge}
+NEXT_STEPS = {
+    "lookup": "remove the file that the reason names first, or the package that brings it, or move "
+    "its folder behind that of the base image (`ENV PATH=$PATH:/mine`, not `/mine:$PATH`; the same "
+    f"for PYTHONPATH and LD_LIBRARY_PATH); if you added none, {BUILD_ANEW}"
+}

@@ -29,6 +29,7 @@ from validate.environment.image_paths import (
 from validate.environment.installed import Distribution
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, count_unlisted, failed
+from validate.next_steps import REPORT
 
 SETTINGS = Settings(
     reads_files_only=True,
@@ -502,12 +503,12 @@ def judge(_subject: str, _expect: Expected, evidence: Measured) -> Finding:
     capabilities), unless a Debian package brought them.
     """
     if not evidence["files"]:
-        return failed("no file was looked at")
+        return failed("no file of the image could be looked at", REPORT)
     faults = []
     for program in evidence["privileged"]:
         faults.append(
-            f"{program}: it runs with more rights than its caller's, "
-            "and no Debian package brought it"
+            f"{program}: it runs with more rights than its caller's (setuid, setgid or "
+            "capabilities), and no Debian package brought it"
         )
     for path, fault in evidence["faults"].items():
         faults.append(f"{path} {fault}")
@@ -518,3 +519,12 @@ def judge(_subject: str, _expect: Expected, evidence: Measured) -> Finding:
 
 
 CLAIMS = {"modes": judge, "base/modes": judge}
+_NEXT_STEP = (
+    "set owner and mode in the step that brings the file ({place}): `COPY --chmod=644` (755 for "
+    "programs and folders), `RUN chmod -R a+rX,go-w PATH`, `chmod a-s PATH` for a program with "
+    "more rights, and build under `umask 022`"
+)
+NEXT_STEPS = {
+    "modes": _NEXT_STEP.format(place="of your Dockerfile or base image"),
+    "base/modes": _NEXT_STEP.format(place="of the base image's Dockerfile"),
+}

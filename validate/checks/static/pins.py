@@ -25,6 +25,7 @@ from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.environment.user_environment import Start, UserEnvironment
 from validate.judging import Finding, conclude, failed, listed
+from validate.next_steps import BUILD_ANEW
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -425,7 +426,7 @@ def judge(subject: str, expect: PinExpect, evidence: PinEvidence) -> Finding:
     version = copies[0]["version"]
     public, _, local = version.partition("+")
     if public != expect["version"] or local not in expect["locals"]:
-        faults.append(f"{subject} {version} is installed, {expect['version']} is expected")
+        faults.append(f"{subject} {version} is installed, and {expect['version']} is expected")
     if not copies[0]["has_record"]:
         faults.append(f"{subject} has no RECORD, so its files can't be told from others'")
     faults += find_interpreter_faults(expect, evidence)
@@ -442,9 +443,11 @@ def find_interpreter_faults(expect: PinExpect, evidence: PinEvidence) -> Iterato
     machine = evidence.get("machine", X86_64.name)
     expected_machine = expect.get("machine", X86_64.name)
     if machine != expected_machine:
-        yield f"the interpreter is of {machine}, {expected_machine} is expected"
+        yield f"the Python is for {machine}, and {expected_machine} is expected"
     if evidence["python"] != expect["python"]:
-        yield f"the interpreter is Python {evidence['python']}, {expect['python']} is expected"
+        yield (
+            f"the interpreter is Python {evidence['python']}, and {expect['python']} is expected"
+        )
 
 
 def find_module_faults(subject: str, expect: PinExpect, name: str, module: Module) -> Iterator[str]:
@@ -455,7 +458,9 @@ def find_module_faults(subject: str, expect: PinExpect, name: str, module: Modul
     """
     if module["file"] is None:
         namespace = module.get("namespace")
-        problem = f"is a namespace over {listed(namespace)}" if namespace else "can't be found"
+        problem = "finds no module"
+        if namespace:
+            problem = f"finds folders without code (a namespace): {listed(namespace)}"
         yield f"`import {name}` {problem}"
         return
 
@@ -476,9 +481,12 @@ def find_torch_faults(expect: PinExpect, torch: TorchVersion) -> Iterator[str]:
     version = torch["__version__"]
     if torch["cuda"] != expect["cuda"]:
         built = f"for CUDA {torch['cuda']}" if torch["cuda"] else "for no CUDA at all"
-        yield f"{torch['file']}: torch {version} is built {built}, {expect['cuda']} is expected"
+        yield (
+            f"torch {version} is built {built}, and CUDA {expect['cuda']} is expected "
+            f"({torch['file']})"
+        )
     elif str(version).partition("+")[0] != expect["version"]:
-        yield f"{torch['file']} says {version}, {expect['version']} is expected"
+        yield f"{torch['file']} says {version}, and {expect['version']} is expected"
 
 
 def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Finding:
@@ -503,7 +511,8 @@ def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Fin
         public_versions = [version.partition("+")[0] for version in versions]
         # Exactly one copy, of the version in the lock.
         if public_versions != [locked.partition("+")[0]]:
-            faults.append(f"{name} {' and '.join(versions)} is installed, the lock has {locked}")
+            both = " and ".join(versions)
+            faults.append(f"{name} {both} is installed, and the lock has {locked}")
     return conclude(faults, f"all {len(expected)} locked distributions, each at its version")
 
 
@@ -596,3 +605,15 @@ def release_numbers(version: str) -> tuple[int, ...]:
 
 
 CLAIMS = {"pins/lock": judge_lock, "pins/additions": judge_additions, "pins": judge}
+_AS_LOCKED = (
+    "in an image of your own, install without `--upgrade`, and leave PIP_CONSTRAINT as the base "
+    "image sets it, so that pip moves none of its packages (or declare the change in "
+    "/opt/truetag/derived.toml, under [replaces]); an image of the matrix is not what its lock "
+    f"says: {BUILD_ANEW}"
+)
+NEXT_STEPS = {
+    "pins": _AS_LOCKED,
+    "pins/lock": _AS_LOCKED,
+    "pins/additions": "leave the package or variable that the reason names out of your Dockerfile, "
+    "or install a release for which the reason does not hold",
+}

@@ -15,6 +15,7 @@ from validate.claims import Claim
 from validate.environment import installed, wheel_contents
 from validate.environment.installed import Distribution
 from validate.judging import Finding, conclude, failed, listed, unproven
+from validate.next_steps import BUILD_ANEW, LOCK
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -123,7 +124,7 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     if not expect["wheels"]:
         if expect["unknown"]:
             return _unproven_wheels(expect["unknown"])
-        return failed("the lock has no wheel")
+        return failed("the lock of this image has no wheel", f"lock the image again: `{LOCK}`")
 
     faults = []
     compared = 0
@@ -141,8 +142,10 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
 
     if not compared:
         return failed(
-            "no distribution of the lock is installed, in its version, in the Python that the "
-            "image's user gets: is another one before /opt/venv/bin on the PATH?"
+            "no package of the lock is installed, in its version, in the Python that the image's "
+            "user gets",
+            "look whether `docker run --rm IMAGE which python` is /opt/venv/bin/python, and put "
+            "/opt/venv/bin first on the PATH again",
         )
     if expect["unknown"] and not faults:
         return _unproven_wheels(expect["unknown"])
@@ -155,7 +158,17 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
 def _unproven_wheels(unknown: Mapping[str, str]) -> Finding:
     """Return UNPROVEN, with the distributions of whose wheels nothing is known, and the reasons."""
     reasons = sorted(set(unknown.values()))
-    return unproven(f"of {listed(list(unknown))} it is not known: {listed(reasons)}")
+    return unproven(
+        f"the RECORDs of the locked wheels of {listed(list(unknown))} are not known: "
+        f"{listed(reasons)}",
+        "nothing is wrong: build and validate on the machine whose wheel cache has these wheels, "
+        "to have them compared as well",
+    )
 
 
 CLAIMS = {"records": judge}
+NEXT_STEPS = {
+    "records": "leave out the step that changes installed packages (`strip`, a tool that makes "
+    "images smaller, a local build of the same version), or install the package from the index "
+    f"after it; if you have no such step, {BUILD_ANEW}"
+}

@@ -25,6 +25,7 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.forked import map_on_all_cores
 from validate.judging import Finding, conclude, count_unlisted, failed, listed, matches
+from validate.next_steps import REPORT, pin
 
 SETTINGS = Settings(reads_files_only=True, shared_reads=(libraries.read_user_libraries,))
 
@@ -392,7 +393,7 @@ def judge(_subject: str, expect: SymbolsExpect, evidence: SymbolsEvidence) -> Fi
     that could not be read; and if there was no library to look at.
     """
     if not evidence["checked"]:
-        return failed("there is no library whose symbols could be looked up")
+        return failed("the image has no library whose symbols could be looked up", REPORT)
     faults = []
     for file in evidence["unreadable"]:
         faults.append(f"{file['path']} can't be read: {file['error']}")
@@ -432,7 +433,11 @@ def describe_lacking(library: LackingLibrary) -> str:
     names = [name[:_LONGEST_NAME] for name in library["undefined"][:2]]
     hidden = library["undefined_count"] - len(names)
     more = f" and {hidden} more" if hidden > 0 else ""
-    return f"{needs} {', '.join(names)}{more}, which none of its libraries has"
+    return f"{needs} {', '.join(names)}{more}, which none of the libraries it loads has"
 
 
 CLAIMS = {"symbols": judge}
+NEXT_STEPS = {
+    "symbols": f"{pin('the release of the package that was made for this torch')}, or compile it "
+    "against this torch; a missing GLIBC_ or GLIBCXX_ version needs a newer base image"
+}

@@ -24,6 +24,7 @@ from validate.environment import installed
 from validate.environment.user_environment import UserEnvironment
 from validate.harness.forked import list_mapped_files
 from validate.judging import Finding, conclude, listed, unproven
+from validate.next_steps import BUILD_ANEW
 
 _SECONDS = 60
 """A program that takes longer to print its version does not run."""
@@ -286,7 +287,7 @@ def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> 
     for name in expect["programs"]:
         program = evidence["programs"][name]
         if program["path"] is None:
-            faults.append(f"there is no {name} on the PATH")
+            faults.append(f"there is no program {name} on the PATH")
             continue
         error = program.get("error")
         # Some programs complain that their user has no name. They run all the same.
@@ -309,7 +310,11 @@ def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> 
     nccl = evidence["nccl"]
     libraries = expect["libraries"]
     if nccl["path"] is None:
-        return unproven("there is no libnccl.so.2 whose loader could be followed")
+        return unproven(
+            "the image has no libnccl.so.2, so it can't be checked what NCCL finds for InfiniBand",
+            "nothing needs to be done on one machine; to train on several, install the "
+            "nvidia-nccl-cu package that this torch requires",
+        )
     # The names by which NCCL opens these libraries, as far as is known. If its file has none,
     # this NCCL finds RDMA in another way.
     expected_names: set[str] = set()
@@ -318,8 +323,10 @@ def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> 
             expected_names.update(library["names"])
     if expected_names.isdisjoint(nccl["opens"]):
         return unproven(
-            f"{nccl['path']} names none of {listed(sorted(expected_names))}: "
-            "this is another loader than ours"
+            f"{nccl['path']} names none of the libraries that NCCL opens for InfiniBand "
+            f"({listed(sorted(expected_names))}), so this NCCL may find them in another way",
+            "train once on two machines with NCCL_DEBUG=INFO: its log says `NET/IB` if InfiniBand "
+            "is used, and `NET/Socket` if not",
         )
 
     faults = [*library_faults(evidence["libraries"]), *provider_faults(expect, evidence)]
@@ -340,21 +347,35 @@ def library_faults(libraries: Mapping[str, Library]) -> Iterator[str]:
         if "path" in measured and measured["path"] is None:
             # Only evidence from before 2026-11-29 has None: our own code then looked for the
             # library in place of the loader.
-            yield f"the loader finds no {name}: NCCL goes over sockets"
+            yield f"the loader finds no {name}, so NCCL uses sockets in place of InfiniBand"
         elif "error" in measured:
-            yield f"the loader does not take {name} ({measured['error']}): NCCL goes over sockets"
+            yield (
+                f"the loader does not take {name} ({measured['error']}), so NCCL uses sockets in "
+                "place of InfiniBand"
+            )
         elif measured["lacking"]:
-            yield f"{name} lacks {listed(measured['lacking'])}: NCCL goes over sockets"
+            yield (
+                f"{name} lacks {listed(measured['lacking'])}, so NCCL uses sockets in place of "
+                "InfiniBand"
+            )
 
 
 def provider_faults(expect: VerbsExpect, evidence: VerbsEvidence) -> Iterator[str]:
     """Yield the network drivers that are not named below /etc/libibverbs.d, or can't be opened."""
     for name in expect["providers"]:
         if name not in evidence["providers"]:
-            yield f"/etc/libibverbs.d names no driver {name}"
+            yield f"/etc/libibverbs.d names no driver {name} of network cards"
     for provider in evidence["providers"].values():
         if "error" in provider:
-            yield f"the provider {provider['path']} can't be opened: {provider['error']}"
+            yield f"the network driver {provider['path']} can't be opened: {provider['error']}"
 
 
 CLAIMS = {"system/tools": judge_tools, "system/verbs": judge_verbs}
+NEXT_STEPS = {
+    "system/tools": "install the Debian package of the program that the reason names (`apt-get "
+    "install`) in your Dockerfile, or in the image that --base names; if you changed none of "
+    f"them, {BUILD_ANEW}",
+    "system/verbs": "run `apt-get install libibverbs1 ibverbs-providers librdmacm1` in your "
+    "Dockerfile, or in the image that --base names, and leave no other rdma-core (MLNX_OFED, "
+    "conda) in front of it on the loader's path",
+}

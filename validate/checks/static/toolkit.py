@@ -24,6 +24,7 @@ from validate.checks.static.pins import TorchVersion, read_torch_version
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed
+from validate.next_steps import BUILD_ANEW
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -335,7 +336,7 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
     home = expect["home"]
     version = expect["version"]
     if not evidence["home_exists"]:
-        return failed(f"{home} does not exist")
+        return failed(f"the folder of the CUDA toolkit, {home}, does not exist")
     faults: list[str] = []
     for part in expect["parts"]:
         faults += find_part_faults(part, evidence["parts"][part], version)
@@ -347,7 +348,10 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
                 f"{folder['folder']} is on the loader's path ({folder['from']}): {reason}"
             )
     for library in evidence["driver_libraries"]:
-        faults.append(f"the image brings the host driver's {library['path']} itself")
+        faults.append(
+            f"the image brings the host driver's {library['path']} itself, and the container "
+            "runtime has to bring it from the host"
+        )
 
     good = f"CUDA {version} in {home}, {len(expect['parts'])} parts"
     # The text is `None` if torch is built without CUDA, or is not there. That is a fault, because
@@ -355,7 +359,7 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
     torch_cuda = str(evidence["torch"]["cuda"])
     if torch_cuda.partition(".")[0] != version.partition(".")[0]:
         faults.append(
-            f"the toolkit is CUDA {version}, torch is built for CUDA {torch_cuda}: "
+            f"the toolkit is CUDA {version}, and torch is built for CUDA {torch_cuda}: their "
             "majors must be equal"
         )
     elif torch_cuda != version:
@@ -372,11 +376,11 @@ def describe_misleading_settings(home: str, evidence: ToolkitEvidence) -> Iterat
     real_home = evidence["real_home"]
     # An image of ours sets CUDA_HOME. The others need not be there, but must not lead elsewhere.
     if variables["CUDA_HOME"] != home:
-        yield f"CUDA_HOME is {variables['CUDA_HOME']!r}, the toolkit is {home}"
+        yield f"CUDA_HOME is {variables['CUDA_HOME']!r}, and the toolkit is {home}"
     if variables["CUDA_PATH"] not in (None, home):
-        yield f"CUDA_PATH is {variables['CUDA_PATH']}, the toolkit is {home}"
+        yield f"CUDA_PATH is {variables['CUDA_PATH']}, and the toolkit is {home}"
     if evidence["default_link"] not in (None, real_home):
-        yield f"the unversioned cuda link is {evidence['default_link']}, the toolkit is {home}"
+        yield f"the link `cuda` leads to {evidence['default_link']}, and the toolkit is {home}"
     for name, path in evidence["programs_on_path"].items():
         if path and not path.startswith(f"{real_home}/"):
             yield f"PATH finds {name} at {path}, outside of {home}"
@@ -395,7 +399,7 @@ def find_part_faults(name: str, part: Part, version: str) -> Iterator[str]:
         yield f"the toolkit's {name} lack {listed(part['absent'])}"
     # `minor` is None for a part that should state a version and does not. That is a fault as well.
     if "minor" in part and part["minor"] != version:
-        yield f"{part['files'][0]} is of CUDA {part['minor']}, {version} is expected"
+        yield f"{part['files'][0]} is of CUDA {part['minor']}, and {version} is expected"
     if name == "cudart" and part.get("links") == []:
         yield "the toolkit's cudart has no libcudart.so, by which compilers link it"
     for path, soname in part.get("sonames", {}).items():
@@ -405,7 +409,7 @@ def find_part_faults(name: str, part: Part, version: str) -> Iterator[str]:
             yield f"{path} is no shared library"
         # The number in other libraries' names, such as libnvvm.so.4, is not CUDA's.
         elif stem == "libcudart" and major != version.partition(".")[0]:
-            yield f"{path} is {soname}, CUDA {version} is expected"
+            yield f"{path} is {soname}, and CUDA {version} is expected"
 
 
 def reason_against(loader_folder: LoaderFolder, real_home: str) -> str:
@@ -426,3 +430,9 @@ def reason_against(loader_folder: LoaderFolder, real_home: str) -> str:
 
 
 CLAIMS = {"toolkit": judge}
+NEXT_STEPS = {
+    "toolkit": "take the second toolkit, the variable (CUDA_HOME, CUDA_PATH, LD_LIBRARY_PATH), the "
+    "link or the driver's library that the reason names out of your Dockerfile or base image "
+    "(`apt-get remove nvidia-cuda-toolkit 'cuda-compat-*' 'libnvidia-*'`); if you added none, "
+    f"{BUILD_ANEW}"
+}

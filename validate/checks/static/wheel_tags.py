@@ -13,6 +13,7 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.wheel_tags import Target, fits
 from validate.judging import Finding, conclude, failed, listed
+from validate.next_steps import BUILD_ANEW
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -79,7 +80,12 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     `cp311-cp311-linux_x86_64`. Also fails if no installed wheel has any.
     """
     if not evidence["wheels"]:
-        return failed("no installed wheel says what it was built for")
+        return failed(
+            f"no installed package of Python {evidence['python']} has a WHEEL file with a `Tag:` "
+            "line, so it can't be checked which Python and processor they were built for",
+            "look by `docker run --rm IMAGE python -m pip list` whether packages are installed at "
+            "all, and leave out the step that removes `*.dist-info/WHEEL`, then build again",
+        )
     image = f"Python {evidence['python']} on {evidence['machine']}"
     faults = []
     for wheel in evidence["misfits"]:
@@ -91,3 +97,8 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
 
 
 CLAIMS = {"wheel-tags": judge}
+NEXT_STEPS = {
+    "wheel-tags": "install the package that the reason names again by the image's own pip, without "
+    "`--platform`, `--python-version` and `--target`, and copy no site-packages from another "
+    f"image; if you did none of this, {BUILD_ANEW}"
+}

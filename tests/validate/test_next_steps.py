@@ -1,0 +1,1 @@
+"""Each failed claim says what to do now, once."""
