@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from images.errors import failed
+from images.errors import command, failed
 from images.locking import layer_record
 from images.locking.layer_record import Measured
 from images.reproduction.builds import BuildResult
@@ -20,8 +20,13 @@ def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
     """
     last = builds[-1]
     if not last.recipe:
-        cause = f"the image has no recipe to record its layers by: {last.unknown}"
-        raise failed(last.image, cause, "do what the reason says, then give --record again")
+        # `unknown` says what to do, too: build on a base that is known by its bytes.
+        cause = (
+            "nothing was recorded, as the image has no recipe to record its layers by: "
+            f"{last.unknown}"
+        )
+        then = f"do so, then `{command('reproduce', last.image, '--record')}`"
+        raise failed(last.image, cause, then)
 
     record = layer_record.read(locks)
     for built in builds:

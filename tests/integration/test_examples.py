@@ -39,7 +39,7 @@ FAULTS = {
         QLORA,
         "model.print_trainable_parameters()\n",
         FROZEN,
-        "moved is 14, and 28 is right",
+        "moved is 14, and 28 is expected",
     ),
     "tensor left out": (
         "trainer",

@@ -1,1 +1,162 @@
-"""Each failed claim says what to do now, once."""
+"""Each claim that does not hold says what to do now, once, and not beside a hint."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from images.building import run_files
+from validate import checks, next_steps, report
+from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.hints import known
+from validate.judge import ClaimVerdict, Verdict, explain, judge
+from validate.judging import PROVES_NOTHING, Finding, Status, failed, joined, passed, unproven
+
+STEP = "pin the release"
+CLAIM = Claim(
+    check="imports", subject="torch", tier=Tier.CPU, probe="cpu.imports", statement="it imports"
+)
+
+
+def verdict_on(finding: Finding, outcome: Outcome = Outcome.COMPLETED) -> ClaimVerdict:
+    """Judge one claim of `cpu.imports`, whose judge answers with this finding."""
+    measurement = Measurement(subject="torch", seconds=1.0, evidence={})
+    record = Record(
+        probe="cpu.imports", outcome=outcome, seconds=1.0, measurements=(measurement,), exit_code=1
+    )
+    evidence = Evidence(image="i", digest="", records=(record,))
+    claims = ClaimSet(image="i", claims=(CLAIM,))
+    (judged,) = judge(claims, evidence, judges={"imports": lambda *_: finding}).claims
+    return judged
+
+
+def failed_claim(subject: str, reason: str, step: str = STEP) -> ClaimVerdict:
+    """The verdict of `imports/SUBJECT`."""
+    return ClaimVerdict(
+        claim=replace(CLAIM, subject=subject),
+        status=Status.FAIL,
+        reason=reason,
+        seconds=1.0,
+        evidence={},
+        next_step=step,
+    )
+
+
+def lines_about(*claims: ClaimVerdict) -> list[str]:
+    """The lines of a report about these claims, without title and summary."""
+    lines = report.lines(Verdict(image="i", digest="", claims=claims))
+    return lines[1 : lines.index("")]
+
+
+def test_every_claim_of_every_check_has_a_next_step_in_its_file() -> None:
+    for probe, file in checks.all_probes():
+        for key in file.CLAIMS:
+            check, _, subject = key.partition("/")
+            claim = replace(CLAIM, check=check, subject=subject or "any", probe=probe)
+
+            assert checks.next_step_of(claim), f"{key} of {probe} has no row in NEXT_STEPS"
+
+
+def test_a_next_step_is_about_a_claim_of_its_file_and_has_no_full_stop() -> None:
+    for probe, file in checks.all_probes():
+        for key, step in file.NEXT_STEPS.items():
+            assert key in file.CLAIMS or key.partition("/")[0] in file.CLAIMS, (probe, key)
+            assert not step.endswith("."), (probe, key)
+            assert "{" not in step, (probe, key)
+
+
+def test_a_failed_claim_gets_the_step_of_its_check() -> None:
+    assert verdict_on(failed("it is broken")).next_step == checks.next_step_of(CLAIM)
+
+
+def test_a_step_of_the_finding_comes_before_that_of_its_check() -> None:
+    assert verdict_on(failed("it is broken", STEP)).next_step == STEP
+
+
+@pytest.mark.parametrize("finding", [passed("well"), unproven("there is no GPU")])
+def test_what_holds_or_was_not_measured_gets_no_step_of_the_check(finding: Finding) -> None:
+    assert verdict_on(finding).next_step == ""
+
+
+@pytest.mark.parametrize(
+    "problems",
+    [[f"{PROVES_NOTHING}wrong numbers pass"], [f"rank 0: {PROVES_NOTHING}wrong numbers pass"]],
+)
+def test_a_measurement_that_tells_nothing_blames_no_image(problems: list[str]) -> None:
+    step = verdict_on(failed(joined(problems))).next_step
+
+    assert step == next_steps.MEASUREMENT_FAILED
+    assert "evidence.json" in step
+
+
+def test_a_wrong_result_comes_before_a_measurement_that_tells_nothing() -> None:
+    reason = joined(["numbers are off by nan", f"{PROVES_NOTHING}wrong numbers pass"])
+
+    assert verdict_on(failed(reason)).next_step == checks.next_step_of(CLAIM)
+
+
+def test_a_probe_that_broke_off_says_how_to_run_it_alone() -> None:
+    judged = verdict_on(passed("well"), Outcome.CRASHED)
+
+    assert judged.status is Status.UNPROVEN
+    assert judged.next_step == next_steps.PROBE_ENDED
+
+
+def test_claims_of_a_check_share_one_next_line() -> None:
+    lines = lines_about(failed_claim("torch", "a"), failed_claim("peft", "b"))
+
+    assert lines == [
+        "FAIL  imports/torch (cpu): a",
+        "FAIL  imports/peft (cpu): b",
+        f"    next: {STEP}",
+    ]
+
+
+def test_checks_with_different_steps_have_a_line_each() -> None:
+    lines = lines_about(failed_claim("torch", "a"), failed_claim("peft", "b", "do this"))
+
+    assert lines == [
+        "FAIL  imports/torch (cpu): a",
+        f"    next: {STEP}",
+        "FAIL  imports/peft (cpu): b",
+        "    next: do this",
+    ]
+
+
+def test_a_hint_takes_the_place_of_the_next_step_everywhere() -> None:
+    judged = replace(failed_claim("torch", "a"), hints=known()[:1])
+    verdict = Verdict(image="i", digest="", claims=(judged,))
+
+    (row,) = report.json_data(verdict)["claims"]
+    texts = [
+        *lines_about(judged),
+        report.markdown(verdict),
+        run_files.junit(verdict),
+        run_files.html(verdict, {}),
+    ]
+
+    assert "next_step" not in row and row["hints"]
+    assert not [text for text in texts if STEP in text]
+
+
+def test_every_report_shows_the_next_step() -> None:
+    verdict = Verdict(image="i", digest="", claims=(failed_claim("torch", "a"),))
+
+    (row,) = json.loads(json.dumps(report.json_data(verdict)))["claims"]
+
+    assert row["next_step"] == STEP
+    assert f"- imports/torch: {STEP}" in report.markdown(verdict)
+    assert f"next: {STEP}" in run_files.junit(verdict)
+    assert f"<b>Next:</b> {STEP}" in run_files.html(verdict, {})
+
+
+def test_a_known_error_is_explained_by_its_hint_alone() -> None:
+    reason = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+
+    (explained,) = explain(
+        Verdict(image="i", digest="", claims=(failed_claim("torch", reason),))
+    ).claims
+
+    assert explained.hints
+    assert report.next_step(explained) == ""

@@ -94,7 +94,7 @@ def _describe_unequal(figures: BehaviourEvidence, required: Mapping[str, object]
     for name, required_value in required.items():
         figure = figures[name]
         if figure != required_value:
-            yield f"{name} is {_shorten(figure)}, and {_shorten(required_value)} is right"
+            yield f"{name} is {_shorten(figure)}, and {_shorten(required_value)} is expected"
 
 
 def _describe_too_large(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> Iterator[str]:

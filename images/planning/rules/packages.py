@@ -67,7 +67,8 @@ def _check_companion(
         if library and library != wheel_cuda:
             yield warn(
                 Topic.CUDA,
-                f"{name} runs its CUDA {library} library beside torch's CUDA {wheel_cuda}",
+                f"{name} runs its CUDA {library} library beside torch's CUDA {wheel_cuda}, which "
+                "works within a CUDA major: nothing needs to be done",
             )
         return
 
@@ -196,20 +197,23 @@ def check_xformers_archs(candidate: Candidate) -> Iterator[Finding]:
 
     if without_kernels:
         archs = _joined(without_kernels)
-        text = f"xformers has no kernels for {archs}, so it calls torch's own attention there"
+        text = (
+            f"xformers has no kernels for {archs}, so it calls torch's own attention there: "
+            "nothing needs to be done"
+        )
         yield warn(Topic.GPU_CODE, text)
     if refused:
         yield warn(
             Topic.GPU_CODE,
             f"xformers refuses {_joined(refused)} as too new for its CUTLASS and FlashAttention 3 "
-            "operators, so only torch's own flash attention is left there, which takes 16-bit "
-            "inputs only",
+            "operators, so only torch's own flash attention is left there: give it float16 or "
+            "bfloat16 inputs, the only ones that it takes",
         )
     if by_ptx_only:
         yield warn(
             Topic.GPU_CODE,
             f"xformers has no machine code for {_joined(by_ptx_only)}, so its attention calls "
-            "torch's own kernels there",
+            "torch's own kernels there: nothing needs to be done",
         )
 
 
@@ -235,9 +239,9 @@ def warn_about_unknown_packages(candidate: Candidate) -> Iterator[Finding]:
         )
         yield warn(
             Topic.UNKNOWN,
-            f"nothing is known of {', '.join(unknown)}{how_to_add}: only `{command('lock')}` "
+            f"truetag knows nothing of {', '.join(unknown)}{how_to_add}: only `{command('lock')}` "
             "compares what is required, and nothing checks that compiled code is for CUDA "
-            f"{candidate.wheel_cuda} and for these GPUs, or what it computes",
+            f"{candidate.wheel_cuda} and for these GPUs, or what it computes, so try it yourself",
         )
 
 
@@ -256,7 +260,7 @@ def warn_about_replaced_pins(candidate: Candidate) -> Iterator[Finding]:
             yield warn(
                 Topic.VERSIONS,
                 f"the profile {candidate.name.profile} pins {name} {version} "
-                f"instead of the stack's {stack_version}",
+                f"instead of the stack's {stack_version}: nothing needs to be done",
             )
 
 
@@ -270,7 +274,10 @@ def warn_about_private_packages(candidate: Candidate) -> Iterator[Finding]:
         if name in candidate.pins:
             releases_of_index.setdefault(index, []).append(f"{name} {candidate.pins[name]}")
     for index, releases in releases_of_index.items():
-        text = f"{', '.join(releases)}: taken from the private {index} and from no other"
+        text = (
+            f"{', '.join(releases)}: taken from the private {index} and from no other, so whoever "
+            "locks or builds needs a login there"
+        )
         yield warn(Topic.PRIVATE, text)
 
 
@@ -360,7 +367,9 @@ def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
         yield warn(Topic.VERSIONS, text)
 
     for override, reason in candidate.overrides.items():
-        text = f"{override} replaces the version that packages require: {reason}"
+        text = (
+            f"{override} replaces the version that packages require, as matrix.yaml says: {reason}"
+        )
         yield warn(Topic.VERSIONS, text)
 
 
@@ -393,7 +402,10 @@ def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
 
     if issues_of_rare_faults:
         issues = ", ".join(sorted(issues_of_rare_faults))
-        text = f"silently wrong at rare shapes or in rare programs, see the issues {issues}"
+        text = (
+            "silently wrong at rare shapes or in rare programs: see whether yours is one of those "
+            f"in the issues {issues}"
+        )
         yield warn(Topic.SILENT_IF_RARE, text)
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from packaging.version import Version
 
-from images.config.facts import TorchFacts
+from images.config.facts import DeviceCode, TorchFacts
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
 from images.config.schema import BaseRow
@@ -37,11 +37,14 @@ def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
     """
     toolkit, wheel = candidate.name.cuda, candidate.wheel_cuda
     if wheel != toolkit:
-        yield warn(
-            Topic.CUDA,
+        text = (
             f"torch {candidate.torch} has no wheel for CUDA {toolkit}, so the image has the "
-            f"cu{wheel.digits} wheel beside toolkit {toolkit} (CUDA minor version compatibility)",
+            f"cu{wheel.digits} wheel beside toolkit {toolkit}: CUDA's minor version compatibility "
+            "allows this, and nothing needs to be done"
         )
+        if str(wheel) in candidate.matrix.toolkits:
+            text += f" ({replace(candidate.name, cuda=wheel)} has both of CUDA {wheel})"
+        yield warn(Topic.CUDA, text)
     unverified = candidate.variant.unverified
     if unverified:
         yield warn(
@@ -165,7 +168,7 @@ def _check_nvcc(candidate: Candidate) -> Iterator[Finding]:
         without_devel = replace(image, devel=False)
         yield refuse(
             f"a -devel image needs nvcc, and that of CUDA {cuda} is published neither as wheels "
-            "(from 13.0 on) nor as packages of Debian (12.4): "
+            "(CUDA 13.0 and later) nor as packages of Debian (CUDA 12.4 only): "
             f"build {devel_images}; or build {without_devel} on a base image that has this nvcc "
             "(--base REF)"
         )
@@ -326,9 +329,13 @@ def check_device_code(candidate: Candidate) -> Iterator[Finding]:
     # This can only be empty if no architecture was requested.
     if not candidate.supported_archs:
         parts = " and ".join(candidate.binaries)
+        codes = []
+        for part, code in candidate.binaries.items():
+            codes.append(f"{part} has code for {', '.join(code.archs) or 'none'}")
         yield refuse(
-            f"no GPU architecture is covered by {parts} together: pin other versions of them in "
-            "matrix.yaml (`stacks`), or name an image of another CUDA"
+            f"no GPU architecture is covered by {parts} together ({'; '.join(codes)}): pin "
+            f"releases that share one at `stacks.{candidate.name.torch}` in matrix.yaml, or name "
+            "an image of another CUDA"
         )
 
     for arch in candidate.requested_archs:
@@ -338,17 +345,62 @@ def check_device_code(candidate: Candidate) -> Iterator[Finding]:
             if fit == "no":
                 archs = [*code.archs, *(f"PTX {text}" for text in code.ptx)]
                 yield refuse(
-                    f"{part} has no code for {arch} (it has {', '.join(archs)}): name an image of "
-                    f"another CUDA or torch, or {_say_how_to_drop(arch, candidate)}"
+                    f"{part} has no code for {arch} (it has {', '.join(archs)}): "
+                    f"{_say_who_has_code(arch, code, candidate)}, or "
+                    f"{_say_how_to_drop(arch, candidate)}"
                 )
             elif fit == "ptx":
                 yield warn(
                     Topic.GPU_CODE,
-                    f"{part} runs on {arch} only through PTX, which the driver compiles "
-                    "at first use",
+                    f"{part} runs on {arch} only through PTX, which the driver compiles at first "
+                    "use: the first start takes minutes longer, and nothing needs to be done",
                 )
         if candidate.toolkit_facts and arch.capability not in candidate.toolkit_facts.nvcc_archs:
             yield _refuse_arch_of_nvcc(arch, candidate)
+
+
+def _say_who_has_code(arch: Arch, code: DeviceCode, candidate: Candidate) -> str:
+    """Return which image to name in place of one with a part that lacks code for an architecture.
+
+    `code` is that part's. Images whose torch has such code are named if the matrix has any; else
+    the result says whether a newer or an older CUDA or torch has it.
+    """
+    names = _nearest_images_with_code(arch, candidate)[:2]
+    if names:
+        return f"name {' or '.join(names)}, whose torch has it"
+    known = sorted(Arch.parse(text) for text in code.archs)
+    direction = "another"
+    if known and arch > known[-1]:
+        direction = "a newer"
+    elif known and arch < known[0]:
+        direction = "an older"
+    return f"name an image of {direction} CUDA or torch"
+
+
+def _nearest_images_with_code(arch: Arch, candidate: Candidate) -> list[str]:
+    """Return the matrix's plain images whose torch has machine code for a GPU, the nearest first.
+
+    Plain ones are without a profile and without -devel. Near are those of a near torch minor, and
+    then of a near CUDA.
+    """
+    others = []
+    for row in candidate.matrix.images:
+        name = row.image_name
+        is_plain = not name.profile and not name.devel and name.platform is candidate.name.platform
+        torch = candidate.facts.torch.get(
+            candidate.matrix.stacks.get(str(name.torch), {}).get("torch", "")
+        )
+        if not is_plain or name.arch or torch is None:
+            continue
+        wheel = choose_variant(torch, name.cuda)
+        if wheel and torch.variants[str(wheel)].covers(arch) == "cubin":
+            others.append(name)
+
+    def distance(other: ImageName) -> tuple[int, bool, str]:
+        minors = abs(other.torch.minor - candidate.name.torch.minor)
+        return minors, other.cuda.major != candidate.name.cuda.major, str(other)
+
+    return [str(name) for name in sorted(others, key=distance)]
 
 
 def _refuse_arch_of_nvcc(arch: Arch, candidate: Candidate) -> Finding:

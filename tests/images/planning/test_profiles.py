@@ -135,8 +135,8 @@ def test_an_override_of_the_matrix_is_locked_claimed_and_warned_of() -> None:
     ]
     assert cudnn_claims == [{"version": "9.15.1.9"}]
     warning = (
-        "nvidia-cudnn-cu12==9.15.1.9 replaces the version that packages require: "
-        "torch's own is wrong"
+        "nvidia-cudnn-cu12==9.15.1.9 replaces the version that packages require, as matrix.yaml "
+        "says: torch's own is wrong"
     )
     assert any(warning in text for text in overridden.warnings)
     assert VOLTA not in overridden.archs, "this cuDNN has no code for Volta"
@@ -167,9 +167,8 @@ def test_an_image_without_the_override_warns_of_the_faults_of_its_cudnn() -> Non
         return any(text in warning for warning in planned.warnings)
 
     assert warns_of("conv3d in bfloat16 over a large input")
-    assert warns_of(
-        "at rare shapes or in rare programs, see the issues Liger-Kernel#1483, Liger-Kernel#272"
-    )
+    assert warns_of("at rare shapes or in rare programs: see whether yours is one of those")
+    assert warns_of("in the issues Liger-Kernel#1483, Liger-Kernel#272")
 
 
 def test_an_image_warns_of_the_faults_of_every_cudnn_while_its_own_is_not_known() -> None:

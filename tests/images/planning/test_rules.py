@@ -150,6 +150,10 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
         ),
         # GPU architectures.
         ("cu126-torch27-sm120", SOURCES, "torch 2.7.1 cu126 has no code for sm_120"),
+        # An image whose torch has the code is named, the nearest first.
+        ("cu126-torch27-sm120", REAL, "): name cu128-torch27 or "),
+        # None has it: newer or older is said.
+        ("cu126-torch27-sm30", SOURCES, "name an image of an older CUDA or torch, or take sm_30"),
         (
             "cu126-torch27-sm87",
             SOURCES,
@@ -170,12 +174,12 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
         (
             "cu126-torch27-devel",
             SOURCES,
-            "neither as wheels (from 13.0 on) nor as packages of Debian",
+            "neither as wheels (CUDA 13.0 and later) nor as packages of Debian",
         ),
         (
             "cu128-torch28-devel",
             SOURCES,
-            "neither as wheels (from 13.0 on) nor as packages of Debian (12.4): "
+            "neither as wheels (CUDA 13.0 and later) nor as packages of Debian (CUDA 12.4 only): "
             "build cu130-torch211-devel; or build cu128-torch28 on",
         ),
         (
@@ -322,7 +326,7 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
         (
             "cu128-torch28",
             with_stack("2.8", bitsandbytes="0.99.0"),
-            "nothing is known of bitsandbytes 0.99.0 (`python -m tools.releases NAME==VERSION`",
+            "truetag knows nothing of bitsandbytes 0.99.0 (`python -m tools.releases NAME==VERSION",
         ),
         (
             "cu128-torch28-axolotl",
@@ -540,5 +544,6 @@ def test_a_private_package_is_accepted_with_a_warning_that_names_its_index() -> 
     assert pin is not None
     assert pin.index == PrivateIndex(name="acme-corp", url=row.url)
     assert accepted.image.reserved == ("acme-other",)
-    warning = f"acme 0.3.0: taken from the private index acme-corp ({row.url}) and from no other"
+    source = f"acme 0.3.0: taken from the private index acme-corp ({row.url}) and from no other"
+    warning = f"{source}, so whoever locks or builds needs a login there"
     assert warning in accepted.warnings

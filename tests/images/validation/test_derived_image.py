@@ -205,7 +205,10 @@ def test_a_derived_image_may_have_caches_of_its_own_and_no_constraints_of_its_ow
         {**ours, "HF_HOME": "/data", "PIP_CONSTRAINT": ""},
     )
 
-    assert finding.reason == "the variable PIP_CONSTRAINT is '', and '/opt/truetag/constraints.txt' is expected"
+    assert (
+        finding.reason
+        == "the variable PIP_CONSTRAINT is '', and '/opt/truetag/constraints.txt' is expected"
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from validate.judging import Status
             id="another one",
         ),
         pytest.param(8902, Status.FAIL, "cuDNN 8.9.2; the lock has", id="a number of cuDNN 8"),
-        pytest.param(None, Status.FAIL, "torch loads no cuDNN, and the lock has cuDNN 9.15.1.9", id="none"),
+        pytest.param(
+            None, Status.FAIL, "torch loads no cuDNN, and the lock has cuDNN 9.15.1.9", id="none"
+        ),
     ],
 )
 def test_torch_must_run_with_the_locked_version(

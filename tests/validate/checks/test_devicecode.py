@@ -383,7 +383,9 @@ def test_code_behind_a_mark_fails_for_the_driver_passes_over_it(
     # It is a fault, too, in a library that has nothing else and need not have code. The reason does
     # not end where it would name the code that is there instead.
     install(site, region)
-    status, reason, _ = judged(code_claim({str(target): "jit"}, kind=kind, files=[], also=["pkg/*"]))
+    status, reason, _ = judged(
+        code_claim({str(target): "jit"}, kind=kind, files=[], also=["pkg/*"])
+    )
     assert status is Status.FAIL
     assert not reason.endswith("but ")
 

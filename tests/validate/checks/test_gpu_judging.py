@@ -374,7 +374,11 @@ FALLBACKS: list[tuple[str, list[str], str]] = [
     ("fullgraph", [COPY, SOFTMAX], "in the case float32, the claimed kernel did not run"),
     ("fullgraph", [], "in the case float32, the claimed kernel did not run (none was seen)"),
     ("sdpa-flash", [COPY, SOFTMAX], "kernel ran: softmax_warp_forward, which is plain products'"),
-    ("sdpa-cudnn", [TORCH_FLASH], "kernel ran: pytorch_flash::flash_fwd_kernel, which is FlashAttention's"),
+    (
+        "sdpa-cudnn",
+        [TORCH_FLASH],
+        "kernel ran: pytorch_flash::flash_fwd_kernel, which is FlashAttention's",
+    ),
     (
         "sdpa-efficient",
         ["cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7"],

@@ -96,7 +96,13 @@ def test_a_healthy_image_passes(subject: str) -> None:
             Status.FAIL,
             "about these ways out: -v truetag-cache:",
         ),
-        (FOREIGN, "caches", {"HF_HOME": {"path": HF_HOME}}, Status.UNPROVEN, "the claim is about one who can't"),
+        (
+            FOREIGN,
+            "caches",
+            {"HF_HOME": {"path": HF_HOME}},
+            Status.UNPROVEN,
+            "the claim is about one who can't",
+        ),
     ],
 )
 def test_each_fault_is_named(

@@ -241,7 +241,9 @@ def test_an_image_without_faults_passes() -> None:
             "/x belongs to uid 7; 2 more paths have wrong",
             id="more-faults-than-are-listed",
         ),
-        pytest.param({"files": 0}, "no file of the image could be looked at", id="nothing-measured"),
+        pytest.param(
+            {"files": 0}, "no file of the image could be looked at", id="nothing-measured"
+        ),
     ],
 )
 def test_a_fault_fails_and_those_that_are_not_listed_are_counted(

@@ -130,7 +130,12 @@ AT_MOST_50_TIMES = {"times": 50}
             Status.NOT_APPLICABLE,
             "takes 25 GB of GPU memory, and this GPU has 24 GB",
         ),
-        ({}, {"free": 15.2, "total": 80.0}, Status.UNPROVEN, "takes 25 GB of GPU memory, and 15 of 80 GB are free"),
+        (
+            {},
+            {"free": 15.2, "total": 80.0},
+            Status.UNPROVEN,
+            "takes 25 GB of GPU memory, and 15 of 80 GB are free",
+        ),
     ],
 )
 def test_a_fault_is_judged_by_its_result_its_control_and_its_time(

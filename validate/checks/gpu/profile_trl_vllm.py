@@ -480,4 +480,7 @@ CLAIMS = {
     # Examples that no other probe may run beside.
     "gpu-examples": judge_limits,
 }
-NEXT_STEPS = {**dict.fromkeys(CLAIMS, _grpo.NEXT_STEP), **_examples.NEXT_STEPS}
+NEXT_STEPS = {
+    **dict.fromkeys(CLAIMS, _grpo.NEXT_STEP),
+    "gpu-examples": _examples.NEXT_STEPS["gpu-examples"],
+}

@@ -17,6 +17,7 @@ from typing import Any, TypedDict, TypeVar
 
 from validate.harness import seeding
 from validate.judging import (
+    PROVES_NOTHING,
     RULE_T,
     Finding,
     backward_tolerance,
@@ -29,6 +30,7 @@ from validate.judging import (
     passed,
     scientific,
 )
+from validate.next_steps import pin
 
 SEED = seeding.seed_of_run()
 STEPS = 3
@@ -377,14 +379,14 @@ def _find_placement_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iter
     expected_count = expect["ranks"]
     device_type = expect["device"]
     if len(ranks) < 2 or (expected_count and len(ranks) != expected_count):
-        yield f"{len(ranks)} ranks measured, {expected_count or 'at least 2'} were asked for"
+        yield f"{len(ranks)} ranks measured, and {expected_count or 'at least 2'} were asked for"
 
     devices = [rank["device"] for rank in ranks if "error" not in rank]
     backend = BACKENDS[device_type]
     for device in devices:
         if device["type"] != device_type or backend not in device["backend"]:
             actual = f"{device['type']} through {device['backend']}"
-            yield f"ran on {actual}, not on {device_type} through {backend}"
+            yield f"a rank ran on {actual}, not on {device_type} through {backend}"
     if device_type == "cuda" and len({device["uuid"] for device in devices}) != len(devices):
         yield "two ranks ran on one GPU"
 
@@ -406,6 +408,14 @@ class Requirements:
     """Fact -> the value that it must have."""
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Figure -> the least and the largest value that it may have."""
+
+
+NEXT_STEP = (
+    "do not train in this way in this image, as it would learn something else: validate again on "
+    f"other GPUs; if it fails there as well, {pin('another release of torch or torchao')}; if it "
+    "holds there, have this machine's GPUs and links looked at (`nvidia-smi topo -m`)"
+)
+"""What to do if parallel training does not compute what one process computes."""
 
 
 def judge_requirements(
@@ -430,20 +440,20 @@ def _describe_unmet_requirements(requirements: Requirements, rank: ComputingRank
     for name, tolerance in requirements.tolerance.items():
         comparison = rank.get("comparisons", {}).get(name)
         if comparison is None:
-            yield f"{name} were not compared"
+            yield f"{name} were not compared with those of one process"
         else:
             yield from _find_comparison_problems(name, tolerance, comparison)
 
     for name, required_value in requirements.facts.items():
         value = rank.get("facts", {}).get(name)
         if value != required_value:
-            yield f"{name}: {value!r}, not {required_value!r}"
+            yield f"{name}: {value!r} was measured, and {required_value!r} is expected"
 
     for name, (least, most) in requirements.figures.items():
         figure = rank.get("figures", {}).get(name)
         if not is_between(figure, least, most):
-            bounds = f"{scientific(least)} and {scientific(most)}"
-            yield f"{name} is {scientific(figure)}, not between {bounds}"
+            bounds = f"{scientific(least)} to {scientific(most)}"
+            yield f"{name} is {scientific(figure)}, and {bounds} is right"
 
 
 def _find_comparison_problems(
@@ -463,13 +473,16 @@ def _find_comparison_problems(
     error = comparison["error"]
     if not is_between(error, 0, largest_error):
         allowed = f"at most {scientific(largest_error)} is allowed"
-        yield f"{name} are off by {scientific(error)}, {allowed}"
+        yield f"{name} are off by {scientific(error)}, and {allowed}"
     if not comparison["controls"]:
-        yield f"{name} have no control"
+        yield f"{PROVES_NOTHING}no {name} were made wrong on purpose and compared"
     for control, control_error in comparison["controls"].items():
         if not is_beyond(control_error, largest_error):
-            off_by = f"{name} {control} are off by {scientific(control_error)}"
-            yield f"control: {off_by}, which the tolerance lets pass"
+            off_by = f"off by {scientific(control_error)}"
+            yield (
+                f"{PROVES_NOTHING}{name} that are wrong on purpose ({control}) are {off_by}, and "
+                "pass as right"
+            )
 
 
 def _summarise(requirements: Requirements, ranks: Sequence[ComputingRank]) -> str:

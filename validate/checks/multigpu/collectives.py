@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypedDict
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import Rank, RanksExpect, Worker, judge_ranks
 from validate.claims import Claim
-from validate.judging import Finding, listed
+from validate.judging import PROVES_NOTHING, Finding, listed
+from validate.next_steps import pin
 
 _SIZES = (1, 1027, 1 << 20)
 """How many numbers a rank sends: NCCL has different protocols for small, odd and large counts."""
@@ -214,13 +215,16 @@ def find_exactness_problems(rank: CollectivesRank) -> Iterator[str]:
         is_exact = rank["exact"].get(name, {})
         inexact_sizes = [size for size in sizes if is_exact.get(size) is not True]
         if inexact_sizes:
-            yield f"{name} of {listed(inexact_sizes)} numbers is not exact"
+            yield f"the collective {name} of {listed(inexact_sizes)} numbers is not exact"
 
         equals_wrong = rank["controls"].get(name, {})
         blind_sizes = [size for size in sizes if equals_wrong.get(size) is not False]
         if blind_sizes:
             blind = listed(blind_sizes)
-            yield f"control: {name} of {blind} numbers is right for other ranks' data too"
+            yield (
+                f"{PROVES_NOTHING}{name} of {blind} numbers counts as exact for the data of wrong "
+                "ranks, too"
+            )
 
 
 class TransportExpect(RanksExpect):
@@ -274,9 +278,9 @@ def find_transport_problems(
     """
     connections = rank["connections"]
     if not connections:
-        yield "NCCL's log names no transport"
+        yield "NCCL's log does not name the transport that it used"
     if link in ("nvlink", "pcie") and rank["peer_access"] is not True:
-        yield "the host's GPUs reach each other, the container's do not"
+        yield "the host's GPUs reach each other directly, and those of the container do not"
 
     # A connection's name begins with its transport: `P2P/CUMEM`, `SHM/direct`, `NET/Socket`.
     allowed = ("P2P",) if link == "nvlink" else ("P2P", "SHM")
@@ -288,7 +292,7 @@ def find_transport_problems(
                 variables.append(f"{name}={value}")
         suspects = f" ({listed(variables)})" if variables else ""
         possible = " or ".join(allowed)
-        yield f"ranks of one host talk over {listed(wrong)}{suspects}, {possible} is possible"
+        yield f"ranks of one host talk over {listed(wrong)}{suspects}, and {possible} is possible"
 
 
 def summarise_transport(ranks: Sequence[TransportRank], link: str) -> str:
@@ -303,4 +307,13 @@ def summarise_transport(ranks: Sequence[TransportRank], link: str) -> str:
 CLAIMS = {
     "collectives/exact": judge_collectives,
     "collectives/transport": judge_transport,
+}
+NEXT_STEPS = {
+    "collectives/exact": "do not train on several GPUs in this container, as gradients would be "
+    "wrong: validate again on another machine; if it fails there as well, "
+    f"{pin('another release of nvidia-nccl-cu')}; if it holds there, have the links of this "
+    "machine looked at (`nvidia-smi nvlink -e`, `nvidia-smi topo -m`)",
+    "collectives/transport": "unset the NCCL_* variables that the reason names (also in "
+    "/etc/nccl.conf); if there are none, start containers with `--ipc=host` or `--shm-size=8g`, "
+    "and look at `nvidia-smi topo -m` and `nvidia-smi nvlink -s` of the host",
 }

@@ -5,6 +5,7 @@ from functools import partial
 
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import (
+    NEXT_STEP,
     ROUNDING_TOLERANCE,
     ComputingRank,
     RanksEvidence,
@@ -57,3 +58,4 @@ def judge(_subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Findin
 
 
 CLAIMS = {"ddp": judge}
+NEXT_STEPS = {"ddp": NEXT_STEP}

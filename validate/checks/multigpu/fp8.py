@@ -6,6 +6,7 @@ from typing import Any
 
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import (
+    NEXT_STEP,
     ComputingRank,
     RanksEvidence,
     RanksExpect,
@@ -85,3 +86,4 @@ def judge(_subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Findin
 
 
 CLAIMS = {"fp8-fsdp2": judge}
+NEXT_STEPS = {"fp8-fsdp2": NEXT_STEP}

@@ -13,6 +13,7 @@ from typing import Any
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import (
     ADAMW_TOLERANCE,
+    NEXT_STEP,
     ROUNDING_TOLERANCE,
     SEED,
     STEPS,
@@ -371,3 +372,4 @@ def judge(subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding
 
 
 CLAIMS = {"fsdp2": judge}
+NEXT_STEPS = {"fsdp2": NEXT_STEP}

@@ -8,6 +8,7 @@ from typing import Any
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import (
     ADAMW_TOLERANCE,
+    NEXT_STEP,
     ROUNDING_TOLERANCE,
     SEED,
     WIDTH,
@@ -205,3 +206,4 @@ def judge(subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding
 
 
 CLAIMS = {"parallel": judge}
+NEXT_STEPS = {"parallel": NEXT_STEP}

@@ -80,3 +80,4 @@ def measure_as_worker(config: Mapping[str, str]) -> None:
 
 
 CLAIMS = {"ddp": ddp.judge}
+NEXT_STEPS = ddp.NEXT_STEPS

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from validate.harness.forked import measure_claimed_subjects
-from validate.judging import Finding, failed, is_between, passed
+from validate.judging import PROVES_NOTHING, Finding, failed, is_between, passed
+from validate.next_steps import REPORT
 
 FOLDER = Path("/dev/shm")
 _BATCHES = 4
@@ -122,10 +123,17 @@ def judge(_subject: str, _expect: object, evidence: SharedMemoryEvidence) -> Fin
         least = format_mebibytes(LEAST_BYTES)
         return failed(f"/dev/shm is too small: {format_mebibytes(size)}, {least} are needed")
     if evidence["refuses_more"] is not True:
-        return failed("control: a file larger than /dev/shm was not refused")
+        return failed(
+            f"{PROVES_NOTHING}/dev/shm has {format_mebibytes(size)}, and took a file that is "
+            "larger",
+            "look at `df /dev/shm` in a container of the image, and at what is mounted there; "
+            "without a limit that holds, validate on another machine",
+        )
     # If no batch arrived, none arrived wrong.
     if evidence["right"] is not True or not evidence["handed_over"]:
-        return failed("batches that workers hand over do not arrive as they were made")
+        return failed(
+            "batches that a DataLoader's workers hand over do not arrive as they were made"
+        )
 
     handed_over = f"{evidence['handed_over']} batches of {format_mebibytes(evidence['batch'])}"
     return passed(f"{format_mebibytes(size)}; workers handed over {handed_over}")
@@ -138,3 +146,7 @@ def format_mebibytes(size: float) -> str:
 
 measure = partial(measure_claimed_subjects, measures={"dev-shm": measure_shared_memory})
 CLAIMS = {"shared-memory": judge}
+NEXT_STEPS = {
+    "shared-memory": "start containers with `--shm-size=8g` (or `--ipc=host`), and validate again; "
+    f"if /dev/shm is large enough and batches still arrive wrong, {REPORT}"
+}
