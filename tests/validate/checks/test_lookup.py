@@ -84,7 +84,9 @@ def judged(kind: ImageKind, **measured: Any) -> Finding:
             id="path-in-another-order",
         ),
         pytest.param(
-            {"path": ["bin", *OUR_PATH]}, "the PATH has the relative folder 'bin'", id="path-has-a-relative-folder"
+            {"path": ["bin", *OUR_PATH]},
+            "the PATH has the relative folder 'bin'",
+            id="path-has-a-relative-folder",
         ),
     ],
 )
@@ -131,7 +133,7 @@ def test_what_a_derived_image_may_bring_is_reported(measured: dict[str, Any], wo
 def test_of_an_image_that_we_build_each_difference_of_the_path_is_named(
     path: list[str], words: str
 ) -> None:
-    status, reason = judged(ImageKind.OURS, path=path)
+    status, reason, _ = judged(ImageKind.OURS, path=path)
 
     assert status is Status.FAIL
     assert reason.endswith(words) or f"{words};" in reason, reason
@@ -147,7 +149,7 @@ def test_of_an_image_that_we_build_each_difference_of_the_path_is_named(
     ],
 )
 def test_a_path_that_finds_the_same_programs_is_no_fault(kind: ImageKind, path: list[str]) -> None:
-    status, reason = judged(kind, path=path)
+    status, reason, _ = judged(kind, path=path)
 
     assert status is Status.PASS, reason
 
