@@ -151,11 +151,11 @@ def _find_newest(name: str, runs: Sequence[RunLine], label: str, sources: Source
     """
     beginning = datetime.min.replace(tzinfo=UTC)
     newest_first = sorted(runs, key=lambda run: run.date or beginning, reverse=True)
-    found = [_record_of_line(line, label) for line in newest_first]
+    candidates = [_record_of_line(line, label) for line in newest_first]
     folder = sources.workspace.out / name
     if (folder / _EVIDENCE).is_file():
-        found.append(_read_folder(folder, label, sources))
-    if not found:
+        candidates.append(_read_folder(folder, label, sources))
+    if not candidates:
         cause = "no run of this image is recorded, and none was validated here"
         then = (
             f"`{command('build', name)}` builds and validates it; of an image that the engine has, "
@@ -163,8 +163,8 @@ def _find_newest(name: str, runs: Sequence[RunLine], label: str, sources: Source
         )
         raise wrong(name, cause, then)
 
-    newest = max(found, key=lambda record: record.date or beginning)
-    others = [record.source for record in found if record is not newest]
+    newest = max(candidates, key=lambda record: record.date or beginning)
+    others = [record.source for record in candidates if record is not newest]
     if others:
         common.tell(
             f"{label} is the newest, {newest.source}; there are also "

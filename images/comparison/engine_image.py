@@ -35,13 +35,13 @@ def read(engine: Engine, reference: str, label: str, locks: Path) -> ImageRecord
     # An engine gives the last step of a history first.
     history = list(reversed(engine.history(info.handle)))
 
-    found = sbom.read_packages(engine, info.handle, bundled=False)
+    survey = sbom.read_packages(engine, info.handle, bundled=False)
     packages: dict[str, str] = {}
-    for package in found["python"]:
+    for package in survey["python"]:
         # Records have versions without a local part: `2.7.1`, not `2.7.1+cu126`.
         packages[canonicalize_name(package["name"])] = package["version"].partition("+")[0]
     system_packages = {}
-    for package in (*found["toolkit"], *found["debian"]):
+    for package in (*survey["toolkit"], *survey["debian"]):
         system_packages[package["name"]] = package["version"]
 
     return ImageRecord(

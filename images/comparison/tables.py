@@ -87,11 +87,14 @@ def _sections(comparison: Comparison) -> Iterator[Section]:
 
 def _describe(record: ImageRecord) -> tuple[str, ...]:
     """Return the row about an image: label, digest, day, GPUs, and where it was read."""
+    short_digest = record.digest.removeprefix("sha256:")[:12]
     day = f"{record.date:%Y-%m-%d}" if record.date else _NOT_RECORDED
+    # A run without GPUs has none.
     gpus = _NONE
     if record.gpus:
-        gpus = f"{len(record.gpus)} x {record.gpus[0].removeprefix('NVIDIA ')}"
-    return record.label, record.digest.removeprefix("sha256:")[:12], day, gpus, record.source
+        model = record.gpus[0].removeprefix("NVIDIA ")
+        gpus = f"{len(record.gpus)} x {model}"
+    return record.label, short_digest, day, gpus, record.source
 
 
 def _package_rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
@@ -135,33 +138,40 @@ def _packages(comparison: Comparison) -> Section:
 
 def _layers(comparison: Comparison) -> Section:
     """Return the section of sizes: each layer that is not the same, the largest first, and all."""
-    shown = [row for row in comparison.layers if row.state is not LayerState.SAME]
-    same = [row for row in comparison.layers if row.state is LayerState.SAME]
+    before, after = comparison.before, comparison.after
+    same_layers = 0
+    shown = []
+    for row in comparison.layers:
+        if row.state is not LayerState.SAME:
+            shown.append(row)
+        # The settings are compared as if they were a layer, and are none.
+        elif row.layer != SETTINGS:
+            same_layers += 1
     shown.sort(key=lambda row: max(row.before or 0, row.after or 0), reverse=True)
+
     rows = []
     for row in shown:
-        sizes = [_size(row.before), _size(row.after), _difference(row.before, row.after)]
+        old_size, new_size = _size(row.before), _size(row.after)
         # What an image does not have has no size that could be recorded. Settings never have one.
         if row.state is LayerState.ADDED or row.layer == SETTINGS:
-            sizes[0] = _NONE
+            old_size = _NONE
         if row.state is LayerState.REMOVED or row.layer == SETTINGS:
-            sizes[1] = _NONE
+            new_size = _NONE
         state = "" if row.state is LayerState.NOT_RECORDED else str(row.state)
-        rows.append((row.layer, *sizes, state))
+        difference = _difference(row.before, row.after)
+        rows.append((row.layer, old_size, new_size, difference, state))
 
     # The size of a whole image is 0 if it is not recorded.
-    before, after = comparison.before, comparison.after
     old_bytes, new_bytes = before.bytes or None, after.bytes or None
-    total = (_size(old_bytes), _size(new_bytes), _difference(old_bytes, new_bytes), "")
+    difference = _difference(old_bytes, new_bytes)
+    rows.append(("whole image", _size(old_bytes), _size(new_bytes), difference, ""))
     sentences = []
-    # The settings of an image are no layer.
-    same_layers = [row for row in same if row.layer != SETTINGS]
     if same_layers:
-        sentences.append(f"{plural(len(same_layers), 'layer is', 'layers are')} the same")
+        sentences.append(f"{plural(same_layers, 'layer is', 'layers are')} the same")
     return Section(
         title="Size, unpacked",
         header=("layer", before.label, after.label, "difference", ""),
-        rows=[*rows, ("whole image", *total)],
+        rows=rows,
         sentences=sentences,
     )
 
@@ -197,8 +207,10 @@ def _claims(comparison: Comparison) -> Iterator[Section]:
     moved: list[ClaimChange] = []
     single: list[ClaimChange] = []
     for change in comparison.claims:
-        is_in_both = change.before is not None and change.after is not None
-        (moved if is_in_both else single).append(change)
+        if change.before is None or change.after is None:
+            single.append(change)
+        else:
+            moved.append(change)
 
     if {*comparison.before.tiers} & {*comparison.after.tiers}:
         yield _claims_section(comparison, moved, "Claims with another verdict")
@@ -236,20 +248,18 @@ def _steps(comparison: Comparison) -> Section:
     rows = []
     for step in comparison.steps:
         old, new = step.before, step.after
-        changes = ["", "", ""]
+        time_change, peak_change, loss_change = "", "", ""
         if old and new:
-            changes = [
-                _percent(old.seconds, new.seconds),
-                _percent(old.peak, new.peak),
-                f"{new.loss - old.loss:+.3f}",
-            ]
+            time_change = _percent(old.seconds, new.seconds)
+            peak_change = _percent(old.peak, new.peak)
+            loss_change = f"{new.loss - old.loss:+.3f}"
         judgement = "not judged"
         if step.longest_seconds is not None:
             words = ", ".join(step.findings) or "within noise"
             judgement = f"{words} (to {_milliseconds(step.longest_seconds)})"
-        rows.append((step.step, _time(old), _time(new), f"{changes[0]} {judgement}".strip()))
-        rows.append(("  memory", _peak(old), _peak(new), changes[1]))
-        rows.append(("  loss", _loss(old), _loss(new), changes[2]))
+        rows.append((step.step, _time(old), _time(new), f"{time_change} {judgement}".strip()))
+        rows.append(("  memory", _peak(old), _peak(new), peak_change))
+        rows.append(("  loss", _loss(old), _loss(new), loss_change))
 
     gpus = {*comparison.before.gpus, *comparison.after.gpus}
     return Section(

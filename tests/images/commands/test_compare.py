@@ -182,12 +182,12 @@ def run_of(run_id: str, **changed: object) -> records.RunLine:
 def test_an_image_of_an_engine_has_the_claims_of_the_newest_run_of_its_layers() -> None:
     line = recorded.lines()[TORCH_214]
     assert line.date
-    earlier = line.date.replace(year=2025)
+    earlier, later = line.date.replace(year=2025), line.date.replace(year=2027)
     lines = [
         run_of("a/same-digest", digest=IN_ENGINE.digest, date=earlier),
         run_of("a/same-layers", payload=IN_ENGINE.layers),
         run_of("a/other"),
-        run_of("a/broken", digest=IN_ENGINE.digest, experiment=True),
+        run_of("a/broken", digest=IN_ENGINE.digest, experiment=True, date=later),
     ]
 
     record = add_newest_run(IN_ENGINE, lines)
