@@ -50,8 +50,7 @@ def read(engine: Engine, reference: str, label: str, locks: Path) -> ImageRecord
         source=f"the engine's {reference}",
         platform=info.identity.platform,
         digest=info.digest,
-        # Images that are not ours have no such label.
-        pins=list(json.loads(info.labels.get(f"{LABELS}.pins") or "{}")),
+        pins=_read_pins(info.labels),
         packages=packages,
         all_packages=True,
         system_packages=system_packages,
@@ -59,3 +58,14 @@ def read(engine: Engine, reference: str, label: str, locks: Path) -> ImageRecord
         layers=layer_digests,
         layer_bytes=configuration.layer_sizes(history),
     )
+
+
+def _read_pins(labels: Mapping[str, str]) -> list[str]:
+    """Return the pinned packages by an image's label; empty if it is none of ours, or is damaged.
+
+    They are only shown first, so nothing is wrong without them.
+    """
+    try:
+        return list(json.loads(labels.get(f"{LABELS}.pins", "{}")))
+    except (ValueError, TypeError):
+        return []

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from images.context.labels import BaseContext
+from images.context.labels import LABELS, BaseContext
 from images.engine import Engine
 from tests.support.commands import call
 from tests.support.small_base import python_base
@@ -26,7 +26,9 @@ def images(engine: Engine, base: BaseContext) -> Iterator[list[str]]:
             for path, content in EINOPS.items():
                 own_path = path.replace("0.8.2", version)
                 files[f"site/{own_path}"] = content.replace(b"0.8.2", version.encode())
-            files["Dockerfile"] = f"FROM {python}\nCOPY site {SITE}\nUSER 1001\n".encode()
+            # A stranger's label of our name is no list of pins.
+            dockerfile = f"FROM {python}\nLABEL {LABELS}.pins=x\nCOPY site {SITE}\nUSER 1001\n"
+            files["Dockerfile"] = dockerfile.encode()
             tag = f"truetag-test-compare:{version}"
             engine.build({**files}, tag, network="none")
             tags.append(tag)
