@@ -11,10 +11,9 @@ from images.site.inputs import SiteInputs, plan_images
 from images.site.recorded import RecordedRuns
 from images.site.records import RunLine
 from images.site.status import ImageStatus
-from validate.claims import Tier
+from validate.claims import GPU_TIERS, Tier
 from validate.judging import Status
 
-_ON_GPUS = (Tier.GPU, Tier.MULTIGPU)
 _COLUMNS = (
     *("image", "image ID", "tier", "GPUs", "date", "verdict"),
     *("PASS", "FAIL", "KNOWN", "UNPROVEN", "run"),
@@ -91,7 +90,7 @@ def _rows(line: RunLine) -> Iterator[str]:
     models = [chooser.model_of(name) for name in line.gpus]
     gpus = f"{len(models)} x {models[0]}" if len(models) > 1 else models[0]
     day = f"{line.date:%Y-%m-%d}" if line.date else "not recorded"
-    for tier in _ON_GPUS:
+    for tier in GPU_TIERS:
         count = line.tiers.get(tier)
         if count is None:
             continue

@@ -23,7 +23,7 @@ from images.site import records
 from images.site.prose import to_markdown
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from validate.claims import Claim, Tier
+from validate.claims import GPU_TIERS, Claim
 from validate.judging import Status
 
 PAGES = paths.DATA / "pages.yaml"
@@ -241,7 +241,7 @@ def _why_open_in(row: PageRow, claims: Sequence[Claim], verdicts: ImageVerdicts)
 
     parts = [f"{_first_of(keys)} {verdict}" for verdict, keys in keys_by_verdict.items()]
     text = ", ".join(parts)
-    need_gpu = all(claim.tier in (Tier.GPU, Tier.MULTIGPU) for claim in open_claims)
+    need_gpu = all(claim.tier in GPU_TIERS for claim in open_claims)
     return f"{text} (needs a GPU)" if need_gpu else text
 
 

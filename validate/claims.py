@@ -36,14 +36,21 @@ ARBITRARY_UID = 61234
 
 
 class Tier(str, Enum):
-    """What a probe needs: files only, a CPU, one GPU, several GPUs."""
+    """What a probe needs: files only, a CPU, one GPU, several GPUs, two containers with GPUs."""
 
     STATIC = "static"
     CPU = "cpu"
     GPU = "gpu"
     MULTIGPU = "multigpu"
+    MULTINODE = "multinode"
 
     __str__ = str.__str__  # Python 3.10, which a foreign base may bring, has no StrEnum
+
+
+ON_REQUEST = (Tier.MULTINODE,)
+"""Tiers that are measured only if `--tier` names them."""
+GPU_TIERS = (Tier.GPU, Tier.MULTIGPU, Tier.MULTINODE)
+"""Tiers whose claims are about GPUs."""
 
 
 class ImageKind(str, Enum):

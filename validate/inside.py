@@ -17,7 +17,7 @@ from pathlib import Path
 
 from validate import checks, elsewhere, host_faults, report, suite, terminal
 from validate.checks import RunAs
-from validate.claims import Claim, ClaimSet, Tier
+from validate.claims import GPU_TIERS, Claim, ClaimSet, Tier
 from validate.derived import (
     DECLARATION,
     NOTHING_DECLARED,
@@ -268,7 +268,7 @@ def _missing_driver(tiers: Sequence[Tier]) -> str:
     Empty: they can, or none of these tiers needs one. Whether there is a driver is told by loading
     its library, libcuda.
     """
-    gpu_tiers = [tier for tier in tiers if tier in (Tier.GPU, Tier.MULTIGPU)]
+    gpu_tiers = [tier for tier in tiers if tier in GPU_TIERS]
     if not gpu_tiers:
         return ""
     error = nvml.libcuda_error()
@@ -293,7 +293,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tier",
         action="append",
-        choices=[tier.value for tier in Tier],
+        # Two nodes are two containers, and this is one.
+        choices=[tier.value for tier in Tier if tier is not Tier.MULTINODE],
         help=(
             "repeat it for several (default: static and cpu, gpu where there is a GPU, multigpu "
             "where there are several)"

@@ -13,7 +13,7 @@ from typing import Any
 
 from validate import checks, hints, host_faults, next_steps
 from validate.checks import Judge, Judges
-from validate.claims import Claim, ClaimSet, Tier
+from validate.claims import GPU_TIERS, Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.hints import Hint
 from validate.judging import (
@@ -233,7 +233,7 @@ def _fault_of_host(claim: Claim, measured: Mapping[str, Any], host: Mapping[str,
     number in the evidence (`measured`) tells. The wording of an error never decides. Empty if the
     machine explains nothing, or if measuring the claim needs no GPU.
     """
-    if claim.tier not in (Tier.GPU, Tier.MULTIGPU):
+    if claim.tier not in GPU_TIERS:
         return ""
     faults = host.get("faults")
     if faults:

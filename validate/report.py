@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from validate import hints
-from validate.claims import Tier
+from validate.claims import ON_REQUEST, Tier
 from validate.derived import ADDITIONS_CLAIM, STANDS_ON
 from validate.hints import Hint
 from validate.judge import ClaimVerdict, Verdict
@@ -145,7 +145,8 @@ def _count_by_tier(claims: Sequence[ClaimVerdict]) -> str:
 def _tiers_not_run(verdict: Verdict, reason: str) -> list[str]:
     """Return a line with the tiers of which no claim was judged; no line if there are none."""
     judged_tiers = {judged.claim.tier for judged in verdict.claims}
-    absent = [tier for tier in Tier if tier not in judged_tiers]
+    # A tier that is measured only if somebody asks for it was not left out.
+    absent = [tier for tier in Tier if tier not in (*judged_tiers, *ON_REQUEST)]
     if not absent:
         return []
     line = f"not run: {', '.join(absent)}"

@@ -51,6 +51,7 @@ TIMEOUT_SECONDS: Mapping[Tier, float] = {
     Tier.CPU: 900,
     Tier.GPU: 900,
     Tier.MULTIGPU: 1500,
+    Tier.MULTINODE: 1500,
 }
 """How long a probe may run. A whole tier takes under a minute on two cores: a probe past its limit
 hangs. Ranks of several GPUs have limits of their own, whose reports tell more; the limit of their

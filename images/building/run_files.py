@@ -53,6 +53,7 @@ _TIERS = {
     Tier.CPU: "its code, run without a GPU",
     Tier.GPU: "its kernels, run on a GPU",
     Tier.MULTIGPU: "several GPUs together",
+    Tier.MULTINODE: "two nodes together",
 }
 """Tier -> what its heading in report.html says."""
 _NOT_IN_XML = dict.fromkeys(

@@ -26,7 +26,7 @@ from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.derived_image import Changes, derived_rules
 from images.wheels import prebuilt, private_wheels
-from validate.claims import ClaimSet, Tier
+from validate.claims import GPU_TIERS, ON_REQUEST, ClaimSet, Tier
 from validate.derived import (
     DECLARATION,
     NOTHING_DECLARED,
@@ -147,7 +147,7 @@ def find_gpus(
         say(f"{reason}: claims that need them stay UNPROVEN, and it gets no name here")
         return replace(NO_GPU, reason=reason), tiers or ANYWHERE
     # None of the tiers that were asked for needs a GPU.
-    if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
+    if tiers and not set(tiers) & set(GPU_TIERS):
         return NO_GPU, tiers
 
     attachment = host_gpus.attach(engine, gpu_mode, min_driver=image.min_driver)
@@ -159,7 +159,7 @@ def find_gpus(
         return attachment, ANYWHERE
     if attachment.inventory is None or len(attachment.inventory.gpus) < 2:
         return attachment, (*ANYWHERE, Tier.GPU)
-    return attachment, tuple(Tier)
+    return attachment, tuple(tier for tier in Tier if tier not in ON_REQUEST)
 
 
 def claims_of(

@@ -20,7 +20,7 @@ from images.fleet.config import Fleet, Machines
 from images.fleet.results import Outcome
 from images.fleet.worker import Result, Task
 from images.locking import lock_file
-from validate.claims import Tier
+from validate.claims import ON_REQUEST, Tier
 from validate.judging import plural
 from validate.terminal import aligned
 
@@ -118,7 +118,8 @@ def fleet(
 def choose_tiers(name: str, machines: Machines, requested: Sequence[Tier]) -> tuple[Tier, ...]:
     """Return the tiers to measure: the requested ones or, without any, all that are possible.
 
-    `machines.gpus` is how many GPUs a task gets: the gpu tier needs one, multigpu two. `name` is
+    `machines.gpus` is how many GPUs a task gets: the gpu tier needs one, multigpu two, and so does
+    multinode, which is only measured on request. `name` is
     the name of these machines in fleet.yaml. Raises UserError for a tier that needs more.
     """
     possible = list(validating.ANYWHERE)
@@ -126,8 +127,9 @@ def choose_tiers(name: str, machines: Machines, requested: Sequence[Tier]) -> tu
         possible.append(Tier.GPU)
     if machines.gpus > 1:
         possible.append(Tier.MULTIGPU)
+    on_request = ON_REQUEST if machines.gpus > 1 else ()
     for tier in requested:
-        if tier not in possible:
+        if tier not in (*possible, *on_request):
             gpus = plural(machines.gpus, "GPU")
             cause = f"can't be measured on {name}, where a task gets {gpus}"
             then = (

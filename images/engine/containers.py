@@ -400,6 +400,7 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
         read_only=spec.read_only,
         tmpfs=dict(spec.tmpfs),
         mounts=_mounts(spec, labels),
+        volumes_from=[spec.volumes_from] if spec.volumes_from else None,
         devices=list(spec.devices),
         shm_size=spec.shm_size,
         mem_limit=spec.memory,

@@ -43,6 +43,8 @@ class ContainerSpec:
     """Paths that get a new volume with what the image has there: content, owner and mode."""
     tmpfs: Mapping[str, str] = field(default_factory=dict)
     """Path -> mount options. Without `exec` among them, no code can be loaded from there."""
+    volumes_from: str = ""
+    """ID of a container whose volumes this one has as well, at the same paths; empty: none."""
     binds: Mapping[str, str] = field(default_factory=dict)
     """Folder of the engine's machine -> path in the container, read-only."""
     init: bool = True
@@ -50,6 +52,7 @@ class ContainerSpec:
     stdin: bool = False
     """Whether `Container.start` gives it bytes for its standard input."""
     network: str = "none"
+    """Or `container:ID`: the network, and with it the host name, of a container that runs."""
     read_only: bool = True
     devices: Sequence[str] = ()
     device_requests: Sequence[Mapping[str, Any]] = ()

@@ -28,10 +28,8 @@ from images.locking.layer_record import LayerRecord
 from images.planning import chooser
 from images.site.runs import Run, newest_first
 from images.validation.rows import Row
-from validate.claims import Claim, Tier
+from validate.claims import GPU_TIERS, Claim, Tier
 from validate.judging import Status, listed, plural
-
-_GPU_TIERS = (Tier.GPU, Tier.MULTIGPU)
 
 
 class Validation(StrEnum):
@@ -193,7 +191,7 @@ class ImageStatus:
             return "Not validated: no run of this image was recorded."
 
         phrases = []
-        ran_on_gpus = any(run.tier in _GPU_TIERS for run in self.deciding)
+        ran_on_gpus = any(run.tier in GPU_TIERS for run in self.deciding)
         for tier in Tier:
             runs_of_tier = [run for run in self.deciding if run.tier is tier]
             runs_of_tier.sort(key=lambda run: run.gpus)
@@ -343,7 +341,7 @@ def _tier_runs(
     """
     for tier, tier_count in run.tiers.items():
         # Without a GPU, nothing of these tiers was measured.
-        if tier in _GPU_TIERS and not run.gpus:
+        if tier in GPU_TIERS and not run.gpus:
             continue
         # A run of some claims can't show that the tier passed. If one of them failed, it counts.
         is_partial = _judged_only_a_part(run, tier, others)
@@ -406,8 +404,7 @@ def unjudged_claims(runs: Sequence[Run], tier: Tier, claims: Sequence[Claim]) ->
     """Return the names (`CHECK/SUBJECT`) of required claims that none of these runs judged.
 
     `claims` are all claims of an image, and `runs` are recorded validation runs of it. Only claims
-    of this tier (`static`, `cpu`, `gpu` or `multigpu`) are looked at. A claim was judged whatever
-    its verdict was.
+    of this tier are looked at. A claim was judged whatever its verdict was.
     """
     judged: set[str] = set()
     for run in runs:
@@ -422,7 +419,7 @@ def describe_gpus(tier: Tier, names: Sequence[str]) -> str:
     A tier is a group of claims. Empty for tiers that need no GPU. `names`: as the driver has them
     (`NVIDIA H100 80GB HBM3`), one for each GPU.
     """
-    if tier not in _GPU_TIERS:
+    if tier not in GPU_TIERS:
         return ""
     models = Counter(chooser.model_of(name) for name in names)
     # The gpu tier runs on each GPU by itself, so their number does not matter.

@@ -3,20 +3,27 @@
 import json
 import posixpath
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from images.config.paths import EXAMPLES, SUITE
 from images.engine import Engine, EngineError, EngineErrorKind
 from images.engine.archive import Files
+from images.engine.containers import Container
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import KILLED, ContainerSpec, Exit, ImageInfo
 from images.errors import failed
+from images.hardware.inventory import Inventory
+from images.validation.claims.multinode import ranks_of_node
 from validate import channel, checks, hints
 from validate.checks import RunAs
 from validate.claims import ARBITRARY_UID, Claim, ClaimSet, Tier
-from validate.evidence import Record
+from validate.evidence import Outcome, Record
+from validate.nodes import ADDRESSES_VARIABLE, NODE_VARIABLE, NODES, SHARED_FOLDER
 
 SUITE_FOLDER = "/judge"
 """Where the suite lies in a container: a volume of its own, as the root is read-only."""
@@ -73,6 +80,9 @@ class ContainerPlan:
     gpus: Attachment = NO_GPU
     has_ranks: bool = False
     """Whether probes start a process for each GPU."""
+    nodes: Sequence[Mapping[str, str]] = ()
+    """The environment variables of each node. If there are any, the suite runs in as many
+    containers at once, which have the same network and volumes. Empty: in one container."""
     arguments: Sequence[str] = ()
     """Further arguments of the suite."""
     files: Mapping[str, Files] = field(default_factory=dict)
@@ -146,11 +156,52 @@ def plan_containers(
             gpus=gpus,
         )
         several_gpus = claims.in_tiers([Tier.MULTIGPU])
+        # Without an inventory it is not known which GPUs are which node's.
+        claims_of_nodes = claims.in_tiers([Tier.MULTINODE] if gpus.inventory else [])
+        on_nodes = ContainerPlan(
+            name="multinode",
+            claims=claims_of_nodes,
+            writable=writable,
+            mounts={**mounts, SHARED_FOLDER: "volume"},
+            gpus=gpus,
+            has_ranks=True,
+            nodes=node_environments(gpus.inventory),
+        )
         plans += [
             with_gpus,
             replace(with_gpus, name="multigpu", claims=several_gpus, has_ranks=True),
+            on_nodes,
         ]
     return [plan for plan in plans if plan.claims.claims]
+
+
+def node_environments(inventory: Inventory | None) -> list[dict[str, str]]:
+    """Return the environment variables of each node: its number and its part of the GPUs.
+
+    Every node's container has all of the machine's GPUs (`inventory`), and its processes see half
+    of them. The containers share a network that has only the loopback interface, which NCCL and
+    gloo do not choose by themselves. With another NCCL_HOSTID, NCCL takes a node for another host
+    (docs/validation.md).
+    """
+    gpus_of_node = ranks_of_node(inventory)
+    # Linux gives the loopback interface all addresses that begin with 127.
+    addresses = [f"127.0.0.{node + 1}" for node in range(NODES)]
+    environments = []
+    for node in range(NODES):
+        gpu_numbers = range(node * gpus_of_node, (node + 1) * gpus_of_node)
+        environments.append(
+            {
+                NODE_VARIABLE: str(node),
+                ADDRESSES_VARIABLE: ",".join(addresses),
+                "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpu_numbers)),
+                "NCCL_HOSTID": f"node-{node}",
+                "NCCL_SOCKET_IFNAME": "lo",
+                "NCCL_IB_DISABLE": "1",
+                "GLOO_SOCKET_IFNAME": "lo",
+            }
+        )
+    return environments
 
 
 def _user_of_probe(claim: Claim) -> RunAs:
@@ -162,6 +213,7 @@ class ContainerResult(NamedTuple):
     """How a container of a validation run ended, besides the records that came from it."""
 
     end: Exit
+    """Of several nodes, that of the one that ran out of memory, else of the first."""
     refused_limits: str
     """Why the engine refused RANKS_ULIMITS; empty: it did not, or they were not asked for."""
 
@@ -188,30 +240,42 @@ def measure_in_container(
     files[SUITE_FOLDER] = {**suite_files(plan.claims), **plan.files.get(SUITE_FOLDER, {})}
     probes = {claim.probe for claim in plan.claims.claims}
 
-    def run(spec: ContainerSpec) -> SuiteRun:
-        """Run the suite in a container with these settings, and report its records."""
-        return run_suite(
+    name = image_label(image)
+    then = (
+        f"see what `docker run --rm -it {name} python3 --version` prints: the image needs a "
+        "python3 on its PATH"
+    )
+
+    def run(spec: ContainerSpec) -> Exit:
+        """Run the suite with these settings in a container, or in one for each node."""
+        if plan.nodes:
+            specs = [replace(spec, env={**spec.env, **node}) for node in plan.nodes]
+            return run_suite_on_nodes(
+                engine,
+                specs,
+                files,
+                timeout=SUITE_SECONDS,
+                probes=probes,
+                on_record=on_record,
+                require_end=partial(require_end, image, then=then),
+            )
+        suite_run = run_suite(
             engine, spec, files, timeout=SUITE_SECONDS, probes=probes, on_record=on_record
         )
+        require_end(image, plan.name, suite_run, then)
+        return suite_run.end
 
     refused_limits = ""
     try:
-        suite_run = run(spec)
+        end = run(spec)
     except EngineError as error:
         if error.kind is not EngineErrorKind.ULIMIT or not spec.ulimits:
             raise
         # A rootless engine may not raise limits. Then processes that train together on several GPUs
         # run without them, and the evidence says so.
         refused_limits = error.problems[0].cause
-        suite_run = run(replace(spec, ulimits={}))
-
-    name = image_label(image)
-    then = (
-        f"see what `docker run --rm -it {name} python3 --version` prints: the image needs a "
-        "python3 on its PATH"
-    )
-    require_end(image, plan.name, suite_run, then)
-    return ContainerResult(suite_run.end, refused_limits)
+        end = run(replace(spec, ulimits={}))
+    return ContainerResult(end, refused_limits)
 
 
 def _folders_in_memory(plan: ContainerPlan) -> dict[str, str]:
@@ -290,6 +354,9 @@ def container_spec(
 
 def _probes_at_once(plan: ContainerPlan, cpus: int) -> int:
     """Return how many probes may run at once on the GPUs: as cores and the smallest GPU allow."""
+    # Nodes must begin their probes in the same order, and both must be at the same one.
+    if plan.nodes:
+        return 1
     gpus = plan.gpus.inventory.gpus if plan.gpus.inventory else ()
     smallest_memory = min((gpu.memory for gpu in gpus), default=0)
     at_once = min(cpus, _MOST_PROBES_ON_GPUS, smallest_memory // _GPU_MEMORY_OF_PROBE)
@@ -368,25 +435,122 @@ def run_suite(
     Returns how the container ended, and the other lines. Raises EngineError; Stopped past the
     timeout, or if too much is printed.
     """
-    # Only the suite knows the key. Other programs of the image may print, but can't sign a record.
-    key = channel.new_key()
-    missing_probes = set(probes)
-    other_lines = deque[str](maxlen=_MOST_OTHER_LINES)
     with engine.container(replace(spec, stdin=True)) as container:
         for folder, content in files.items():
             container.put(content, folder)
-        container.start(f"{key}\n".encode())
-        for stream, line in container.lines(timeout, most=_MOST_PRINTED):
-            # The line without its signature, or None if it is not signed with the key.
-            text = channel.verify(key, line) if stream == "stdout" else None
-            record = parse_record(text or "")
-            if record and record.probe in missing_probes:
-                missing_probes.remove(record.probe)
+        key = _start_suite(container)
+        return _read_suite(container, key, timeout=timeout, probes=probes, on_record=on_record)
+
+
+def run_suite_on_nodes(
+    engine: Engine,
+    specs: Sequence[ContainerSpec],
+    files: Mapping[str, Files],
+    *,
+    timeout: float,
+    probes: Collection[str],
+    on_record: Callable[[Record], None],
+    require_end: Callable[[str, SuiteRun], None],
+) -> Exit:
+    """Run our checks (the suite) in several containers at once, as on the nodes of a cluster.
+
+    The first container's network and volumes are those of all. Evidence comes from the first: a
+    record of another node is passed on only if its probe did not come to its end there, and is
+    then a part of what the probe's record says (validation_run.merge_records).
+
+    specs: the container of each node; the other parameters are those of `run_suite`.
+    require_end: raises UserError if a container, `node-0` for example, did not end well.
+
+    Returns how the nodes ended. If one does not end well, all are killed, and its error is raised.
+    """
+
+    def read(node: Container, key: str, *, is_first: bool) -> SuiteRun:
+        """Read what the suite prints on a node until it ends."""
+
+        def pass_on(record: Record) -> None:
+            if is_first or record.outcome is not Outcome.COMPLETED:
                 on_record(record)
-            else:
-                other_lines.append(line)
-        # The output has ended, so only the container's exit status is waited for.
-        end = container.wait(timeout=300)
+
+        return _read_suite(node, key, timeout=timeout, probes=probes, on_record=pass_on)
+
+    with ExitStack() as stack:
+        nodes: list[Container] = []
+        for spec in specs:
+            joined_spec = joined_to(nodes[0], spec) if nodes else spec
+            container = engine.container(replace(joined_spec, stdin=True))
+            nodes.append(stack.enter_context(container))
+        for folder, content in files.items():
+            nodes[0].put(content, folder)
+
+        # Leaving this block waits for the threads, which end with the containers that they read.
+        readers: dict[Future[SuiteRun], str] = {}
+        with ThreadPoolExecutor(max_workers=len(nodes)) as pool, _killed_on_error(nodes):
+            # The first node must run before others can join its network.
+            for number, node in enumerate(nodes):
+                reader = pool.submit(read, node, _start_suite(node), is_first=number == 0)
+                readers[reader] = f"node-{number}"
+            for reader in as_completed(readers):
+                require_end(readers[reader], reader.result())
+        ends = [reader.result().end for reader in readers]
+    return next((end for end in ends if end.oom), ends[0])
+
+
+@contextmanager
+def _killed_on_error(nodes: Sequence[Container]) -> Iterator[None]:
+    """Kill these containers if the `with` block fails, because they would wait for each other."""
+    try:
+        yield
+    except BaseException:
+        for node in nodes:
+            # If the engine does not answer, the error of the block says so.
+            with suppress(Exception):
+                node.kill()
+        raise
+
+
+def joined_to(first: Container, spec: ContainerSpec) -> ContainerSpec:
+    """Return the spec of a container with the network and the volumes of the first node."""
+    return replace(
+        spec,
+        network=f"container:{first.id}",
+        volumes_from=first.id,
+        volumes=(),
+        copied_volumes=(),
+    )
+
+
+def _start_suite(container: Container) -> str:
+    """Start a container that runs the suite, and return the key that the suite signs with.
+
+    Only the suite knows the key. Other programs of the image may print, but can't sign a record.
+    """
+    key = channel.new_key()
+    container.start(f"{key}\n".encode())
+    return key
+
+
+def _read_suite(
+    container: Container,
+    key: str,
+    *,
+    timeout: float,
+    probes: Collection[str],
+    on_record: Callable[[Record], None],
+) -> SuiteRun:
+    """Read what the suite prints in a container until it ends (the parameters of `run_suite`)."""
+    missing_probes = set(probes)
+    other_lines = deque[str](maxlen=_MOST_OTHER_LINES)
+    for stream, line in container.lines(timeout, most=_MOST_PRINTED):
+        # The line without its signature, or None if it is not signed with the key.
+        text = channel.verify(key, line) if stream == "stdout" else None
+        record = parse_record(text or "")
+        if record and record.probe in missing_probes:
+            missing_probes.remove(record.probe)
+            on_record(record)
+        else:
+            other_lines.append(line)
+    # The output has ended, so only the container's exit status is waited for.
+    end = container.wait(timeout=300)
     # The suite has begun if at least one record came.
     return SuiteRun(list(other_lines), end, has_begun=missing_probes != set(probes))
 

@@ -1,9 +1,12 @@
-"""The multigpu tier's own probes in a real image, over gloo on two ranks of the CPU.
+"""The probes of the multigpu and the multinode tier in a real image, over gloo on the CPU.
 
-They measure, and a rank that dies, hangs or leaves is never green. What only GPUs can show is
-replayed from results/ (tests/validate/checks/test_replay.py).
+They measure with two ranks, in one container or in one each, and a rank that dies, hangs or leaves
+is never green. What only GPUs can show is replayed from results/
+(tests/validate/checks/test_replay.py).
 """
 
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,14 +17,16 @@ from images.config.paths import CHECKOUT
 from images.context import render
 from images.context.hosting import host_settings
 from images.context.labels import BaseContext
-from images.engine import ContainerSpec, Engine
+from images.engine import RUN_LABEL, ContainerSpec, Engine
 from images.engine.gpus import Attachment
+from images.errors import UserError
 from images.hardware.inventory import Gpu, GpuMode, Inventory
 from images.locking import lock_file
 from images.planning.image import Image
 from images.validation import containers, validation_run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import multigpu_claims
+from images.validation.claims.multinode import multinode_claims
 from tests.support import sources
 from tests.support.cases import cases
 from tests.support.engine_contents import built as built_image
@@ -200,3 +205,110 @@ def test_ranks_that_fail_are_named_and_never_green(
 
     assert row.status is status, row.reason
     assert words in row.reason
+
+
+# ---- two nodes
+
+NOT_ON_CPU_NODES = {"transport", "accelerate"}
+"""NCCL's log, and a launcher of a layer that this image does not have."""
+
+
+def rehearsed_on_nodes(image: Image) -> ClaimSet:
+    """Return the claims of the multinode tier that two ranks of the CPU can measure."""
+    context = ClaimContext(image=image, facts=SOURCES.facts, inventory=STAND_IN.inventory)
+    claims = []
+    for claim in multinode_claims(context, device="cpu"):
+        if claim.subject not in NOT_ON_CPU_NODES:
+            claims.append(claim)
+    return ClaimSet(image=NAME, claims=tuple(claims))
+
+
+def containers_of_this_run(engine: Engine) -> list[str]:
+    """Return the IDs of the containers that this engine object has made and not removed."""
+    label = f"{RUN_LABEL}={engine.run_id}"
+    return [row["Id"] for row in engine.sdk.containers(all=True, filters={"label": label})]
+
+
+def test_two_nodes_do_all_that_a_cpu_can_rehearse(engine: Engine, image: Image, tag: str) -> None:
+    claims = rehearsed_on_nodes(image)
+
+    evidence = validation_run.validate(engine, tag, claims, [Tier.MULTINODE], STAND_IN)
+    verdict = judge(claims, evidence, [Tier.MULTINODE])
+
+    others = [row for row in verdict.claims if row.status is not Status.PASS]
+    explanation = [f"{row.claim.key} {row.status}: {row.reason}\n{row.evidence}" for row in others]
+    assert verdict.overall is Status.PASS, "\n".join(explanation)
+    assert containers_of_this_run(engine) == []
+    for row in verdict.claims:
+        if row.claim.subject != "death":
+            assert [rank["device"]["node"] for rank in row.evidence["ranks"]] == [0, 1]
+
+
+def measured_on_nodes(
+    engine: Engine, reference: str, claims: ClaimSet, more: Mapping[str, bytes]
+) -> Evidence:
+    """Run the suite with more files on two nodes of an image, and return the evidence."""
+    (plan,) = containers.plan_containers("", claims, STAND_IN)
+    plan = replace(plan, files={containers.SUITE_FOLDER: more})
+    records: list[Record] = []
+    containers.measure_in_container(
+        engine, engine.inspect(reference), plan, seed=1, on_record=records.append
+    )
+    merged = validation_run.merge_records(records)
+    return Evidence(image=NAME, digest="", records=merged, claims=claims.claims)
+
+
+FAULTY_ON_NODES = cases(__file__, "faulty_on_nodes")
+RANKS_ON_NODES = cases(__file__, "ranks_on_nodes")
+"""Check -> what a node does before it meets the other, what a rank does, and what is reported."""
+
+
+@pytest.mark.parametrize("name", RANKS_ON_NODES)
+def test_a_node_that_fails_is_named_and_never_green(engine: Engine, tag: str, name: str) -> None:
+    before, faulty, status, words = RANKS_ON_NODES[name]
+    check = FAULTY_ON_NODES.format(before=before, faulty=faulty)
+    claim = Claim(
+        check="two-nodes",
+        subject="x",
+        tier=Tier.MULTINODE,
+        probe=f"multinode.{name}",
+        statement="",
+        expect={"device": "cpu", "ranks": 2, "nodes": 2},
+    )
+    claims = ClaimSet(image=NAME, claims=(claim,))
+    files = {f"validate/checks/multinode/{name}.py": check.encode()}
+
+    evidence = measured_on_nodes(engine, tag, claims, files)
+
+    (row,) = judge(claims, evidence, judges={"two-nodes": judge_place_only}).claims
+    (record,) = evidence.records
+    assert row.status is Status(status), row.reason
+    assert words in record.log + row.reason
+    assert containers_of_this_run(engine) == []
+
+
+def test_if_a_nodes_container_is_killed_nothing_is_left_running(
+    engine: Engine, image: Image, tag: str
+) -> None:
+    claims = rehearsed_on_nodes(image).named_by(["rendezvous/torchrun"])
+    info = engine.inspect(tag)
+    (plan,) = containers.plan_containers("", claims, STAND_IN)
+
+    def kill_second_node() -> None:
+        """Kill the container that has joined another's network, once it runs."""
+        while True:
+            for container_id in containers_of_this_run(engine):
+                details = engine.sdk.inspect_container(container_id)
+                is_second = details["HostConfig"]["NetworkMode"].startswith("container:")
+                if is_second and details["State"]["Running"]:
+                    engine.sdk.kill(container_id)
+                    return
+            time.sleep(0.2)
+
+    killer = threading.Thread(target=kill_second_node, daemon=True)
+    killer.start()
+    with pytest.raises(UserError, match="the container `node-1` was killed"):
+        containers.measure_in_container(engine, info, plan, seed=1, on_record=lambda _record: None)
+
+    killer.join()
+    assert containers_of_this_run(engine) == []

@@ -33,7 +33,7 @@ Judge = Callable[[str, Any, Any], Finding]
 Judges = Mapping[str, Judge]
 
 _FOLDER = Path(__file__).resolve().parent
-_TIERS = ("static", "cpu", "gpu", "multigpu")
+_TIERS = ("static", "cpu", "gpu", "multigpu", "multinode")
 _KERNELS = "gpu._kernels"
 SHARED_FILES: Mapping[str, str] = {
     HOST_PROBE: "static.host_image",

@@ -9,6 +9,7 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.gpu import gpu_claims
 from images.validation.claims.multigpu import multigpu_claims
+from images.validation.claims.multinode import multinode_claims
 from images.validation.claims.origin import origin_claims
 from images.validation.claims.static import static_claims
 from validate.claims import Claim, ClaimSet
@@ -21,6 +22,7 @@ def image_claims(context: ClaimContext) -> ClaimSet:
         *cpu_claims(context),
         *gpu_claims(context),
         *multigpu_claims(context),
+        *multinode_claims(context),
     ]
     if context.image.name.profile:
         # Imported here, because most images have no profile.

@@ -134,7 +134,11 @@ def test_an_earlier_verdict_is_removed_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    ("workers", "tiers"), [("h100", tuple(Tier)), ("cpu", (Tier.STATIC, Tier.CPU))]
+    ("workers", "tiers"),
+    [
+        ("h100", (Tier.STATIC, Tier.CPU, Tier.GPU, Tier.MULTIGPU)),
+        ("cpu", (Tier.STATIC, Tier.CPU)),
+    ],
 )
 def test_a_task_measures_all_tiers_that_its_machine_can(
     executor: FakeExecutor, workers: str, tiers: tuple[Tier, ...]

@@ -23,7 +23,7 @@ from images.validation import containers, validation_run
 from tests.support.claims import bare_claims
 from tests.support.engine_contents import image_info
 from validate import channel, checks
-from validate.claims import ADMISSION, Claim, ClaimSet, Tier
+from validate.claims import ADMISSION, GPU_TIERS, Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import judge
 from validate.judging import Status
@@ -376,7 +376,7 @@ def test_only_containers_of_the_gpu_tiers_get_gpus() -> None:
     plans = containers.plan_containers("", ALL_CLAIMS, attached(gpu_with()))
     plans_without_gpus = containers.plan_containers("", ALL_CLAIMS, NO_GPU)
 
-    assert {plan.name for plan in plans if plan.gpus.attached} == {"gpu", "multigpu"}
+    assert {plan.name for plan in plans if plan.gpus.attached} == set(GPU_TIERS)
     assert not any(plan.gpus.attached for plan in plans_without_gpus)
 
 

@@ -39,7 +39,8 @@ PATIENCE_SECONDS = 120.0
 limit (_ranks.TIMEOUT_SECONDS)."""
 MOST_RANKS = 8
 _ROOT = Path(__file__).resolve().parents[3]
-_PROGRAM = "validate.checks.multigpu._launch"
+PROGRAM = "validate.checks.multigpu._launch"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--max-restarts=0")
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 """The rank and the exit code in torchrun's summary of a failure."""
 _END_SECONDS = 5.0
@@ -91,8 +92,17 @@ def measure(
             # A container without a network has only the loopback interface, which gloo does not
             # choose by itself.
             environment["GLOO_SOCKET_IFNAME"] = "lo"
-        program = [_PROGRAM, str(folder), f"{limit:g}", f"{patience:g}"]
-        exit_code, log = run_torchrun(folder, rank_count, program, environment, limit)
+        program = [PROGRAM, str(folder), f"{limit:g}", f"{patience:g}"]
+        launcher = [
+            *TORCHRUN,
+            f"--nproc-per-node={rank_count}",
+            "--master-addr=127.0.0.1",
+            f"--master-port={find_free_port()}",
+            "-m",
+        ]
+        files = [folder / f"rank{rank}" for rank in range(rank_count)]
+        command = [*launcher, *program]
+        exit_code, log = run_launcher(command, folder / "log", files, environment, limit)
 
         # Yield the claims that all ranks have finished, even if one of them failed later.
         reports = [read_report(folder / f"rank{rank}") for rank in range(rank_count)]
@@ -127,26 +137,32 @@ def round_down_to_power_of_two(count: int) -> int:
 
 
 def describe_failure(
-    exit_code: int | None, log: str, reports: Sequence[RankReport], limit: float
+    exit_code: int | None,
+    log: str,
+    reports: Sequence[RankReport],
+    limit: float,
+    start_limit: float = LIMIT_SECONDS,
+    first_rank: int = 0,
 ) -> str:
     """Return in one line why a launch failed; empty if torchrun and every rank ended regularly.
 
     The line names each rank that did not finish, with the subject that it had begun last.
 
     `exit_code` and `log` are torchrun's; None means that it was ended after the time limit. `limit`
-    is the limit for measuring, in seconds.
+    is the limit for measuring, and `start_limit` that for beginning, in seconds. `reports` are
+    those of the ranks from `first_rank` on.
     """
     unfinished = []
-    for rank, report in enumerate(reports):
+    for rank, report in enumerate(reports, first_rank):
         if not report["closing"]:
             unfinished.append(f"rank {rank} in {report['begun'] or 'its start'}")
     where = f" ({', '.join(unfinished)})" if unfinished else ""
 
-    # The time was up. Ranks have LIMIT_SECONDS to start, and `limit` to measure once all of them
+    # The time was up. Ranks have `start_limit` to start, and `limit` to measure once all of them
     # have begun a subject (`wait_for_torchrun`): which of the two was it?
     if exit_code is None:
         all_have_begun = all(report["begun"] for report in reports)
-        waited = limit if all_have_begun else LIMIT_SECONDS
+        waited = limit if all_have_begun else start_limit
         return f"torchrun did not end in {waited:g} s{where}"
 
     # torchrun ended with an error. Its log names the rank that failed first, if it knows it.
@@ -190,28 +206,24 @@ def read_report(file: Path) -> RankReport:
     return report
 
 
-def run_torchrun(
-    folder: Path, ranks: int, program: Sequence[str], environment: Mapping[str, str], limit: float
+def run_launcher(
+    command: Sequence[str],
+    log: Path,
+    files: Sequence[Path],
+    environment: Mapping[str, str],
+    limit: float,
+    start_limit: float = LIMIT_SECONDS,
 ) -> tuple[int | None, str]:
-    """Run a module with its arguments under torchrun; return torchrun's exit code and its output.
+    """Run torchrun, or another launcher that ends with its ranks; return its exit code and output.
 
-    `program` is the module and its arguments, `environment` all variables that it gets, and `limit`
-    the seconds from when all ranks have begun. `folder` is where the ranks (its processes) write
-    their reports. The exit code is None if the ranks were killed because their time was up. The
-    output is also printed, for the probe's log.
+    The exit code is None if the ranks were killed because their time was up. The output goes to the
+    file `log`, and is also printed, for the probe's log.
+
+    files: where the ranks (its processes) write their reports.
+    environment: all variables that it gets.
+    limit: seconds that the ranks may measure, from when all of them have begun.
+    start_limit: seconds that they may take to begin.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        f"--nproc-per-node={ranks}",
-        "--max-restarts=0",
-        "--master-addr=127.0.0.1",
-        f"--master-port={find_free_port()}",
-        "-m",
-        *program,
-    ]
-    log = folder / "log"
     with log.open("wb") as output:
         torchrun = subprocess.Popen(
             command,
@@ -221,8 +233,7 @@ def run_torchrun(
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-        files = [folder / f"rank{rank}" for rank in range(ranks)]
-        exit_code = wait_for_torchrun(torchrun, files, limit)
+        exit_code = wait_for_torchrun(torchrun, files, limit, start_limit)
         if exit_code is None:
             kill_launch(torchrun, [read_report(file)["pid"] for file in files])
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -231,16 +242,19 @@ def run_torchrun(
 
 
 def wait_for_torchrun(
-    torchrun: subprocess.Popen[bytes], files: Sequence[Path], limit: float
+    torchrun: subprocess.Popen[bytes],
+    files: Sequence[Path],
+    limit: float,
+    start_limit: float = LIMIT_SECONDS,
 ) -> int | None:
     """Wait until torchrun ends and return its exit code; None if it takes too long.
 
-    The ranks, whose report files are `files`, have LIMIT_SECONDS until all of them have begun a
-    subject, and from then on `limit` seconds until the end. Importing torch may take long on a busy
-    machine and must not count as measuring.
+    The ranks, whose report files are `files`, have `start_limit` seconds until all of them have
+    begun a subject, and from then on `limit` seconds until the end. Importing torch may take long
+    on a busy machine and must not count as measuring.
     """
     have_begun = False
-    deadline = time.monotonic() + LIMIT_SECONDS
+    deadline = time.monotonic() + start_limit
     while True:
         with suppress(subprocess.TimeoutExpired):
             return torchrun.wait(_POLL_SECONDS)
@@ -288,7 +302,9 @@ _DUMP_BEFORE_SECONDS = 15.0
 """How long before its limit a rank prints its stack."""
 
 
-def run_rank(folder: Path, limit: float, patience: float) -> int:
+def run_rank(
+    folder: Path, limit: float, patience: float, start_limit: float = LIMIT_SECONDS
+) -> int:
     """Measure all claims as one rank (one of the processes that work together), and return 0.
 
     torchrun starts it once for each GPU. It writes its evidence line by line to `folder`/rankN,
@@ -298,11 +314,12 @@ def run_rank(folder: Path, limit: float, patience: float) -> int:
     folder: holds work.json, with the claims and the name of the check that measures them.
     limit: seconds to measure all claims; shortly before they are over, the stack is printed.
     patience: seconds to wait for the other ranks after each claim.
+    start_limit: seconds to begin the first claim; shortly before, the stack is printed, too.
     """
     # The kernel kills this process when torchrun ends: nothing outlives it (prctl(2)).
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The time to start, until the first claim begins. The time to measure follows below.
-    dump_stack_before(LIMIT_SECONDS)
+    dump_stack_before(start_limit)
     rank = int(os.environ["RANK"])
     work = json.loads((folder / "work.json").read_text())
     claims = [Claim.from_json(claim) for claim in work["claims"]]
@@ -393,7 +410,7 @@ def format_error(error: BaseException) -> str:
 
 if __name__ == "__main__":
     try:
-        sys.exit(run_rank(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))
+        sys.exit(run_rank(Path(sys.argv[1]), *map(float, sys.argv[2:])))
     except Exception as failure:
         traceback.print_exc()
         sys.stderr.write(f"rank {os.environ.get('RANK', '?')}: {format_error(failure)}\n")

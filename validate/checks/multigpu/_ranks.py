@@ -10,6 +10,7 @@ import datetime
 import hashlib
 import importlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,7 @@ from validate.judging import (
     scientific,
 )
 from validate.next_steps import pin
+from validate.nodes import NODE_VARIABLE
 
 SEED = seeding.seed_of_run()
 STEPS = 3
@@ -55,6 +57,7 @@ class Device(TypedDict, total=False):
     name: str
     capability: list[int]
     uuid: str
+    node: int
 
 
 class Comparison(TypedDict, total=False):
@@ -79,9 +82,9 @@ class Worker:
     def join(cls, device_type: str, folder: Path) -> Worker:
         """Take this rank's device, join the process group of all ranks, and return the worker.
 
-        `device_type` is "cuda", for the GPU whose index is the rank, or "cpu". The launcher must
-        have set RANK and WORLD_SIZE, as torchrun does. Raises what `init_process_group` raises if
-        the other ranks do not join in time.
+        `device_type` is "cuda", for the GPU whose index is the local rank, or "cpu". The launcher
+        must have set RANK, LOCAL_RANK and WORLD_SIZE, as torchrun does. Raises what
+        `init_process_group` raises if the other ranks do not join in time.
         """
         torch = importlib.import_module("torch")
         distributed = importlib.import_module("torch.distributed")
@@ -92,7 +95,7 @@ class Worker:
             "timeout": datetime.timedelta(seconds=TIMEOUT_SECONDS),
         }
         if device_type == "cuda":
-            device = torch.device("cuda", rank)
+            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
             # TF32 rounds more coarsely than the comparisons allow.
             torch.backends.cuda.matmul.allow_tf32 = False
@@ -111,7 +114,8 @@ class Worker:
     def device_facts(self) -> Device:
         """Return where this rank computes and through which backend it talks to the others.
 
-        On a GPU, also its model, compute capability and UUID, which tells two GPUs apart.
+        On a GPU, also its model, compute capability and UUID, which tells two GPUs apart. With two
+        nodes, also the number of this rank's node.
         """
         facts: Device = {
             "type": self.device.type,
@@ -124,6 +128,8 @@ class Worker:
             facts["capability"] = [properties.major, properties.minor]
             # Older releases of torch do not know the UUID.
             facts["uuid"] = str(getattr(properties, "uuid", self.device.index))
+        if NODE_VARIABLE in os.environ:
+            facts["node"] = int(os.environ[NODE_VARIABLE])
         return facts
 
     def make_mesh(
@@ -317,11 +323,12 @@ def compare_training(
     return {"gradients": gradients, "weights": trained_weights}
 
 
-class RanksExpect(TypedDict):
+class RanksExpect(TypedDict, total=False):
     """What every claim about several GPUs expects."""
 
     device: str  # `cuda`, or `cpu` in a rehearsal
     ranks: int | None  # how many; None: the claims were written without a host
+    nodes: int  # on how many nodes they run, as many on each; missing: on one
 
 
 class Rank(TypedDict, total=False):
@@ -371,7 +378,7 @@ def judge_ranks(
 
 
 def _find_placement_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iterator[str]:
-    """Yield a problem if ranks are missing, share a GPU, or ran on another kind of device.
+    """Yield a problem if ranks are missing, share a GPU, or ran on another device or node.
 
     A rank is one of the parallel processes. There must be as many as the claim says; if
     that is None, at least two. A rank that raised an error has reported no device.
@@ -389,6 +396,11 @@ def _find_placement_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iter
             yield f"a rank ran on {actual}, not on {device_type} through {backend}"
     if device_type == "cuda" and len({device["uuid"] for device in devices}) != len(devices):
         yield "two ranks ran on one GPU"
+    node_count = expect.get("nodes", 1)
+    if node_count > 1 and len(devices) == len(ranks):
+        counts = Counter(device.get("node") for device in devices)
+        if [counts[node] for node in range(node_count)] != [len(ranks) // node_count] * node_count:
+            yield f"the {node_count} nodes had {list(counts.values())} ranks, not as many each"
 
 
 ROUNDING_TOLERANCE = 1e-6
@@ -425,12 +437,12 @@ def judge_requirements(
     return judge_ranks(
         expect,
         evidence["ranks"],
-        lambda rank: _describe_unmet_requirements(requirements, rank),
+        lambda rank: describe_unmet_requirements(requirements, rank),
         lambda ranks: _summarise(requirements, ranks),
     )
 
 
-def _describe_unmet_requirements(requirements: Requirements, rank: ComputingRank) -> Iterator[str]:
+def describe_unmet_requirements(requirements: Requirements, rank: ComputingRank) -> Iterator[str]:
     """Yield each comparison, fact and figure of a rank that is missing or not as required.
 
     A rank is one of the parallel processes; `rank` holds what it reported. `requirements` has by

@@ -35,7 +35,7 @@ from validate.checks.multigpu._ranks import (
 from validate.claims import Claim
 from validate.judging import Finding
 
-_LEARNING_RATE = 1e-2
+LEARNING_RATE = 1e-2
 _LORA_RANK = 8
 
 measure = partial(_launch.measure, __name__)
@@ -103,7 +103,7 @@ def measure_float32(worker: Worker) -> ComputingRank:
 
 def compare_sharded_training(worker: Worker, model: Any) -> ComputingRank:
     """Compare a sharded model's training by AdamW with one process that has all data."""
-    adamw = partial(worker.torch.optim.AdamW, lr=_LEARNING_RATE)
+    adamw = partial(worker.torch.optim.AdamW, lr=LEARNING_RATE)
     comparisons = compare_training(worker, model, adamw)
     return {
         "comparisons": comparisons,
@@ -304,7 +304,7 @@ def measure_checkpoint(worker: Worker) -> ComputingRank:
 def make_sharded_trainee(worker: Worker, seed: int) -> tuple[Any, Any]:
     """Return a model that is sharded over all ranks, and AdamW for its parameters."""
     model = shard_model(worker.make_model(seed), mesh=worker.make_mesh())
-    return model, worker.torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
+    return model, worker.torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
 
 
 def collect_state(model: Any, optimizer: Any) -> dict[str, Any]:
