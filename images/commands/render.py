@@ -82,6 +82,8 @@ def render(
         _write_context(image, options, pinned)
         if not baking:
             _tell_how_to_build(image, folder, places)
+    for warning in _describe_unused_locks(images, options, pinned):
+        common.say(warning)
     if baking:
         bake_file = folder / run_files.BAKE
         bake_file.write_text(json.dumps(run_files.bake(images, to), indent=1) + "\n")
@@ -111,6 +113,34 @@ def _tell_how_to_bake(folder: Path, to: str, places: Sequence[str]) -> None:
     naming = command("validate", "NAME", "--tag", *pushed, *places)
     common.tell(f"next: `(cd {folder} && docker buildx bake)` builds the candidates")
     common.tell(f"then: `{naming}` judges and names each")
+
+
+def _describe_unused_locks(
+    images: Sequence[Image], options: BuildOptions, pinned: Mapping[str, str]
+) -> list[str]:
+    """Return a warning for each lock of Debian's packages that the contexts of `images` leave out.
+
+    A context on disk names its base in FROM, and only `build` can make one of locked packages. With
+    --base, the user has named a base, to which no lock belongs. `pinned`: reference of a base ->
+    its recorded digest.
+    """
+    if options.base != base_images.AUTO:
+        return []
+    warnings = {}
+    for image in images:
+        base = image.base
+        if base.custom or not base_images.has_lock(base, options.sources.workspace.root):
+            continue
+        how = "digest" if base.reference in pinned else "tag"
+        reason = f"a context that `render` writes takes {base.reference} by its {how}"
+        building = command("build", str(image.name))
+        # Images share locks: each lock is named once.
+        warnings[base.reference, base.platform] = (
+            f"{base_images.describe_unused_lock(base, reason)}; next: `{building}` on a machine "
+            "with mmdebstrap uses the lock; or give `docker build`, or `docker buildx bake`, the "
+            "options `--pull --no-cache`"
+        )
+    return [*warnings.values()]
 
 
 def _write_context(image: Image, options: BuildOptions, pinned: Mapping[str, str]) -> None:

@@ -54,7 +54,8 @@ def acquire(
     3. by its tag, from the engine or a registry;
     4. made of locked Debian packages, for which mmdebstrap is installed first.
 
-    `on_progress` gets a line before each step that takes long. Raises UserError if nothing works.
+    `on_progress` gets a line before each step that takes long, and a warning if the workspace has a
+    lock of the base's Debian packages that is not used. Raises UserError if nothing works.
     """
 
     def say_waiting() -> None:
@@ -69,11 +70,14 @@ def acquire(
             reference = by_digest(base, digest) if digest else base.reference
             return _acquire_custom(engine, base, reference, on_progress)
         if digest:
-            return _acquire_by_digest(engine, base, digest, on_progress)
+            base_by_digest = _acquire_by_digest(engine, base, digest, on_progress)
+            if has_lock(base, root):
+                on_progress(_describe_lock_beside_digest(base))
+            return base_by_digest
         lock = debian.find(base, root / "locks")
         # Locked packages that can be used at once come before the tag, all others after it.
         if lock is None or not shutil.which("mmdebstrap"):
-            base_by_tag = _acquire_by_tag(engine, base, on_progress, has_lock=lock is not None)
+            base_by_tag = _acquire_by_tag(engine, base, on_progress, is_locked=lock is not None)
             if base_by_tag:
                 return base_by_tag
         # Only a Debian suite can be made of packages.
@@ -178,24 +182,63 @@ def other_base(image: Image, labels: Mapping[str, str]) -> str:
 
 
 def _acquire_by_tag(
-    engine: Engine, base: Base, on_progress: Callable[[str], None], *, has_lock: bool
+    engine: Engine, base: Base, on_progress: Callable[[str], None], *, is_locked: bool
 ) -> BaseContext | None:
     """Return a base by its tag; None if the engine lacks it and no registry answers.
 
     A tag may name other bytes tomorrow, so the progress says why the base is taken in this way.
-    `has_lock`: it could be made of locked packages instead, if mmdebstrap were installed.
+    `is_locked`: it could be made of locked packages instead, if mmdebstrap were installed.
     """
-    if has_lock:
-        reason = "mmdebstrap is not here to make it of locked packages"
-    else:
+    note = " by its tag"
+    if not is_locked:
         how = by_installation(
             checkout="`python -m tools.pin`", installed=f"a line of {PINS_FILE} pins one"
         )
-        reason = f"no digest is pinned ({how})"
-    info = _find_or_pull(engine, base, base.reference, f" by its tag: {reason}", on_progress)
+        note += f": no digest is pinned ({how})"
+    info = _find_or_pull(engine, base, base.reference, note, on_progress)
     if info is None:
         return None
+    # The engine may have the tag, so that nothing is pulled and no other line is shown.
+    if is_locked:
+        on_progress(_describe_lock_without_mmdebstrap(base))
     return BaseContext(reference=base.reference, origin="tag", digest=_digest_of(info))
+
+
+def has_lock(base: Base, root: Path) -> bool:
+    """Return whether the workspace in `root` has a lock of a base's Debian packages."""
+    return base.suite is not None and (root / "locks" / debian.lock_path(base)).is_file()
+
+
+def describe_unused_lock(base: Base, reason: str) -> str:
+    """Return the beginning of a warning: a base's lock is not used, why, and what follows from it.
+
+    `reason` is a clause that follows "because".
+    """
+    return (
+        f"locks/{debian.lock_path(base)} is not used, because {reason}: the image gets the Debian "
+        f"packages of {base.reference}, of Debian's mirror or of the build cache, and a security "
+        "fix that was locked may not arrive"
+    )
+
+
+def _describe_lock_without_mmdebstrap(base: Base) -> str:
+    """Return the warning that a base is taken by its tag, although its packages are locked."""
+    # Docker pulls the image for this machine's platform, unless it is told another one.
+    platform = f"--platform {base.platform} " if base.platform.suffix else ""
+    return (
+        f"{describe_unused_lock(base, 'mmdebstrap is missing')}; next: `apt-get install mmdebstrap "
+        "debian-archive-keyring` (as root), then build again; or `docker pull "
+        f"{platform}{base.reference}`, then build with --no-cache"
+    )
+
+
+def _describe_lock_beside_digest(base: Base) -> str:
+    """Return the warning that a base's digest is pinned, although its packages are locked, too."""
+    reason = f"{PINS_FILE} pins the digest of {base.reference}"
+    return (
+        f"{describe_unused_lock(base, reason)}; next: delete its line in {PINS_FILE}, and build "
+        "again on a machine with mmdebstrap; or move the digest, then build with --no-cache"
+    )
 
 
 def _make_of_packages(

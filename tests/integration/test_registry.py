@@ -1,20 +1,24 @@
 """Bases from a registry: by tag, by pinned digest, and in what time a silent one is noticed."""
 
 import json
+import shutil
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from images.config.names import Minor
+from images.config.paths import CHECKOUT
 from images.context.base_images import PINS_FILE, acquire, pinned
 from images.context.hosting import HostSettings
 from images.engine import Engine
 from images.engine.archive import pack
 from images.errors import UserError
 from images.host.hashing import oci_digest
+from images.locking import debian
 from images.planning.image import Base
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
@@ -82,6 +86,45 @@ def test_by_tag_then_pinned_then_by_digest(
     built = engine.build({"Dockerfile": f"FROM {by_digest.reference}\nENV A=b\n".encode()}, None)
     assert engine.inspect(built.image_id).env["A"] == "b"
     engine.remove(built.image_id, force=True)
+
+
+@pytest.mark.parametrize("is_pinned", [False, True], ids=["by its tag", "by a pinned digest"])
+def test_a_lock_of_debians_packages_that_is_not_used_is_reported_also_if_the_engine_has_the_base(
+    engine: Engine,
+    served: tuple[str, str],
+    is_pinned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given a lock of the base's packages, no mmdebstrap, and a base that the engine has already.
+    reference, digest = served
+    locked_base = replace(base(reference), suite="bookworm")
+    lock = debian.lock_path(locked_base)
+    (tmp_path / "locks" / debian.FOLDER).mkdir(parents=True)
+    shutil.copy(CHECKOUT.locks / lock, tmp_path / "locks" / lock)
+    monkeypatch.setattr(shutil, "which", lambda _program: None)
+    if is_pinned:
+        (tmp_path / PINS_FILE).write_text(f"{reference}: {digest}\n")
+
+    def acquire_it(said: list[str]) -> None:
+        acquire(engine, locked_base, root=tmp_path, host=HostSettings(), on_progress=said.append)
+
+    acquire_it([])
+
+    # When the base is acquired again.
+    said: list[str] = []
+    acquire_it(said)
+
+    # Then the only line says which lock is not used, why, and what to do.
+    (warning,) = said
+    assert warning.startswith(f"locks/{lock} is not used, because ")
+    if is_pinned:
+        assert f"because {PINS_FILE} pins the digest of {reference}" in warning
+        assert f"delete its line in {PINS_FILE}" in warning
+    else:
+        assert "because mmdebstrap is missing" in warning
+        assert "`apt-get install mmdebstrap debian-archive-keyring`" in warning
+        assert f"`docker pull {reference}`, then build with --no-cache" in warning
 
 
 def test_a_pinned_digest_that_cannot_be_had_is_replaced_by_no_other_base(

@@ -84,6 +84,31 @@ def test_render_writes_a_context_for_plain_docker(tmp_path: Path) -> None:
     assert (context / "locks" / "torch.txt").read_text().count("--hash=sha256:") > 10
 
 
+def test_render_reports_each_lock_of_debians_packages_that_its_contexts_leave_out_once(
+    tmp_path: Path,
+) -> None:
+    # Two of these images stand on bookworm, one on trixie, and Ubuntu has no lock.
+    names = ("cu126-torch25", "cu126-torch27", "cu128-torch210-py313", "cu130-torch211-py312")
+
+    finished = call("render", *names, "--out", str(tmp_path))
+
+    assert finished.returncode == 0, finished.stderr
+    message = in_one_line(finished.stderr)
+    assert re.findall(r"(\S+) is not used", message) == [
+        "locks/debian/bookworm-amd64.txt",
+        "locks/debian/trixie-amd64.txt",
+    ]
+    assert "takes debian:bookworm-slim by its tag" in message
+    assert "`--pull --no-cache`" in message
+
+
+def test_render_reports_no_unused_lock_of_a_base_that_the_user_named(tmp_path: Path) -> None:
+    finished = call("render", "cu126-torch25", "--base", "mine:1", "--out", str(tmp_path))
+
+    assert finished.returncode == 0, finished.stderr
+    assert "is not used" not in finished.stderr
+
+
 def test_render_names_no_option_that_it_has_not(tmp_path: Path) -> None:
     """Options in a command of another verb, which stands in backticks, are that verb's."""
     finished = call("render", "cu124-torch25-colossalai", "--out", str(tmp_path))
