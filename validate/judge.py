@@ -21,6 +21,7 @@ from validate.judging import (
     Finding,
     Status,
     failed,
+    listed,
     not_applicable,
     root_cause,
     suspects,
@@ -150,8 +151,8 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
 
     if record and _has_other_seed(record, evidence):
         finding = failed(
-            f"{claim.probe} drew its inputs with another seed than this run's: "
-            "it was measured in another run",
+            f"the evidence of {claim.probe} is from another run: its inputs were drawn with "
+            "another seed than this run's",
             f"measure the image again: {next_steps.VALIDATE_AGAIN}",
         )
     else:
@@ -177,20 +178,26 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
         reason=reason,
         seconds=_seconds_of(claim, record, measurement),
         evidence=measured,
-        next_step=_find_next_step(claim, finding),
+        next_step=_find_next_step(claim, finding, measured),
     )
 
 
-def _find_next_step(claim: Claim, finding: Finding) -> str:
+def _find_next_step(claim: Claim, finding: Finding, measured: Mapping[str, Any]) -> str:
     """Return what to do about a claim that was judged so; empty if it holds.
 
     It is the finding's own step, else that of the check. A check has none for what was not
-    measured: it depends on why.
+    measured: it depends on why. Variables that the reason suspects come first: they may explain a
+    measurement that proves nothing, too.
+
+    measured: the evidence, with the variables that change how things are computed.
     """
     if finding.next_step:
         return finding.next_step
     if finding.status is not Status.FAIL:
         return ""
+    variables = suspects(measured)
+    if variables and variables in finding.reason:
+        return next_steps.unset(listed(list(measured["environment"])))
     # A problem of a rank begins with its number, so look for the words anywhere in the first one.
     first_problem = finding.reason.partition("; ")[0]
     if PROVES_NOTHING in first_problem:

@@ -37,6 +37,14 @@ PROBE_ENDED = (
 """The next step if a probe did not run to its end."""
 
 
+def unset(names: str) -> str:
+    """Return how variables that an image sets are unset. `names` is such as `OMP_NUM_THREADS`."""
+    return (
+        f"leave {names} unset, in your Dockerfile, in the base image and in the options of `docker "
+        "run`, and validate again"
+    )
+
+
 def pin(release: str) -> str:
     """Return how another release of a package gets into an image, as the first half of a sentence.
 
@@ -44,5 +52,5 @@ def pin(release: str) -> str:
     """
     return (
         f"pin {release} in matrix.yaml, then run `{LOCK}` and `{BUILD}`; in an image of your own, "
-        "install it with pip in your Dockerfile"
+        "install that with pip in your Dockerfile"
     )

@@ -137,13 +137,13 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
         if lacking:
             faults.append(f"{package} has no code for {', '.join(lacking)}")
     if faults:
-        finding = conclude(faults, "")
-        return finding._replace(reason=f"{finding.reason}. Fix: {_FIX}")
+        return conclude(faults, "")._replace(next_step=_FIX)
 
     if not evidence["packages"]:
         return unproven(
-            "nothing was looked at: no library here has code for GPUs that could be read. "
-            f"Whether it uses {expect['machine']} is not known"
+            "no library here has code for GPUs that could be read, so it is not known whether this "
+            f"environment runs on {expect['machine']}",
+            "audit an environment with torch for CUDA, or leave out the options about a machine",
         )
     good = f"it runs on {expect['machine']}"
     libraries = evidence.get("lacking", [])

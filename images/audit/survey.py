@@ -622,5 +622,5 @@ def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence
 def _with_fix_if_failed(finding: Finding, fix: str) -> Finding:
     """Return the finding, with what to do about it if it is a FAIL."""
     if finding.status is Status.FAIL:
-        return finding._replace(reason=f"{finding.reason}. Fix: {fix}")
+        return finding._replace(next_step=fix)
     return finding

@@ -1,7 +1,9 @@
 """Each claim that does not hold says what to do now, once, and not beside a hint."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,15 +21,19 @@ CLAIM = Claim(
 )
 
 
-def verdict_on(finding: Finding, outcome: Outcome = Outcome.COMPLETED) -> ClaimVerdict:
-    """Judge one claim of `cpu.imports`, whose judge answers with this finding."""
-    measurement = Measurement(subject="torch", seconds=1.0, evidence={})
+def verdict_on(
+    finding: Finding,
+    outcome: Outcome = Outcome.COMPLETED,
+    evidence: Mapping[str, Any] | None = None,
+) -> ClaimVerdict:
+    """Judge one claim of `cpu.imports` by this evidence. Its judge answers with this finding."""
+    measurement = Measurement(subject="torch", seconds=1.0, evidence=evidence or {})
     record = Record(
         probe="cpu.imports", outcome=outcome, seconds=1.0, measurements=(measurement,), exit_code=1
     )
-    evidence = Evidence(image="i", digest="", records=(record,))
+    run = Evidence(image="i", digest="", records=(record,))
     claims = ClaimSet(image="i", claims=(CLAIM,))
-    (judged,) = judge(claims, evidence, judges={"imports": lambda *_: finding}).claims
+    (judged,) = judge(claims, run, judges={"imports": lambda *_: finding}).claims
     return judged
 
 
@@ -88,6 +94,23 @@ def test_a_measurement_that_tells_nothing_blames_no_image(problems: list[str]) -
 
     assert step == next_steps.MEASUREMENT_FAILED
     assert "evidence.json" in step
+
+
+def test_variables_that_the_reason_suspects_are_to_be_unset_first() -> None:
+    evidence = {"environment": {"NVIDIA_TF32_OVERRIDE": "1"}}
+    reason = f"{PROVES_NOTHING}wrong numbers pass (NVIDIA_TF32_OVERRIDE=1 is set)"
+
+    step = verdict_on(failed(reason), evidence=evidence).next_step
+
+    assert step == next_steps.unset("NVIDIA_TF32_OVERRIDE")
+
+
+def test_variables_that_explain_nothing_are_left_alone() -> None:
+    evidence = {"environment": {"NVIDIA_TF32_OVERRIDE": "1"}}
+
+    judged = verdict_on(failed("a library is missing"), evidence=evidence)
+
+    assert judged.next_step == checks.next_step_of(CLAIM)
 
 
 def test_a_wrong_result_comes_before_a_measurement_that_tells_nothing() -> None:

@@ -78,7 +78,7 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
         lost = _describe_lost_kernels(profile)
         return unproven(
             f"the results are right, but {lost}: which kernels ran can't be told",
-            "validate again, and end other profilers (nsys, ncu, DCGM) that watch this GPU before",
+            "end other profilers (nsys, ncu, DCGM) that watch this GPU, then validate again",
         )
     return passed(_summarise(expect, evidence))
 
@@ -257,10 +257,7 @@ def _find_observed_problems(expect: KernelExpect, observed: ObservedEvidence) ->
         for control, value in figure["controls"].items():
             if is_between(value, least, most):
                 shown = _write_five_digits(value)
-                yield (
-                    f"{PROVES_NOTHING}{name} of what is wrong on purpose ({control}) is {shown}, "
-                    "and passes as right"
-                )
+                yield f"{name} is {shown} for what is wrong on purpose, too ({control})"
 
     for name, expected in expect["facts"].items():
         fact = observed.get("facts", {}).get(name)

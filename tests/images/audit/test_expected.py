@@ -416,7 +416,7 @@ def test_releases_that_are_known_to_fail_together_are_a_fault(peft: str, is_faul
     assert finding.status is (Status.FAIL if is_fault else Status.PASS)
     assert ("peft 0.17.1 and transformers 5.0.0 fail together: " in finding.reason) is is_fault
     fix = "--constraint keep.txt 'peft>=0.18' 'transformers>=5.0.0'`"
-    assert (fix in finding.reason) is is_fault
+    assert (fix in finding.next_step) is is_fault
 
 
 def test_the_fix_of_releases_that_fail_together_tells_uv_to_accept_the_installed_cudnn() -> None:
@@ -431,7 +431,7 @@ def test_the_fix_of_releases_that_fail_together_tells_uv_to_accept_the_installed
 
     finding = survey.judge_conflicts("conflicts", expected.conflicts_claim(FACTS).expect, evidence)
 
-    assert "grep -iE '^(nvidia-cudnn-cu12)==' > override.txt`, then" in finding.reason
+    assert "grep -iE '^(nvidia-cudnn-cu12)==' > override.txt`, then" in finding.next_step
     assert "--constraint keep.txt --override override.txt 'peft>=0.18'" in finding.reason
 
 

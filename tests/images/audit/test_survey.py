@@ -18,7 +18,10 @@ ALL_RULES = {rule.subject: rule for rule in (*survey.OF_IMAGE, *survey.OF_ENVIRO
 
 
 def faults_of_image(info: ImageInfo = IMAGE, **files: list[str]) -> dict[str, str]:
-    """Return the rules that an image breaks: subject -> reason. `files`: as the survey has them."""
+    """Return the rules that an image breaks: subject -> reason and next step.
+
+    `files`: as the survey has them.
+    """
     return faults_in(survey.image_evidence(info, {**FILES, **files}))
 
 
@@ -37,7 +40,8 @@ def faults_in(evidence_by_subject: dict[str, Any]) -> dict[str, str]:
             continue
         finding = survey.judge(subject, {}, evidence)
         if finding.status in (Status.FAIL, Status.KNOWN):
-            faults[subject] = finding.reason
+            step = f" (next: {finding.next_step})" if finding.next_step else ""
+            faults[subject] = f"{finding.reason}{step}"
     return faults
 
 
@@ -101,7 +105,7 @@ def test_the_evidence_has_no_variable_that_no_rule_names() -> None:
 def test_an_image_that_runs_as_root_breaks_a_rule_that_is_not_required() -> None:
     reason = faults_of_image(replace(IMAGE, user=""))["user"]
 
-    assert reason.startswith("it runs as root. Fix: ")
+    assert reason.startswith("it runs as root (next: ")
     assert not ALL_RULES["user"].required
 
 
@@ -191,7 +195,7 @@ def test_the_fix_of_a_requirement_undoes_no_newer_library_that_mends_a_fault(
 
     reason = faults_of_environment(surveyed)["requirements"]
 
-    assert (f"Fix: leave {name} unchanged" in reason) is stays
+    assert (f"next: leave {name} unchanged" in reason) is stays
     assert ("uv pip install" in reason) is not stays
 
 

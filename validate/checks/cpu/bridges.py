@@ -150,5 +150,7 @@ def judge_nms(_subject: str, _expect: object, evidence: NmsEvidence) -> Finding:
 CLAIMS = {"bridges/numpy": judge_numpy, "bridges/torchvision": judge_nms}
 NEXT_STEPS = {
     "bridges/numpy": pin("a numpy release that this torch accepts (numpy 2 needs torch 2.3)"),
-    "bridges/torchvision": pin("the torchvision release that was made for this torch"),
+    "bridges/torchvision": pin(
+        "the torchvision release that was made for this torch (its metadata requires just this one)"
+    ),
 }

@@ -137,7 +137,11 @@ def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -
         return failed("there is no C compiler: neither gcc nor clang is on PATH")
 
     if not evidence["made"]:
-        return failed("Triton put no compiled module into its empty cache")
+        return failed(
+            "Triton compiled no driver module into its cache, which was empty",
+            "unset TRITON_CACHE_DIR and other TRITON_* variables of the image; if there are none, "
+            f"{BUILD_ANEW}",
+        )
     if "load_binary" not in evidence["functions"]:
         present = listed(evidence["functions"]) or "none"
         return failed(

@@ -38,7 +38,12 @@ def judge(_subject: str, expect: CudnnExpect, evidence: CudnnEvidence) -> Findin
     locked = major * 10000 + minor * 100 + patch
     running = evidence["version"]
     if not running:
-        return failed(f"torch loads no cuDNN, and the lock has cuDNN {expect['version']}")
+        return failed(
+            f"torch loads no cuDNN, and the lock has cuDNN {expect['version']}",
+            "look whether `docker run --rm IMAGE python -m pip list` has nvidia-cudnn of that "
+            "version, and install it in an image of your own; if you did not remove it, "
+            f"{BUILD_ANEW}",
+        )
     if running != locked:
         return failed(
             f"torch runs with cuDNN {describe_version(running)}; the lock has {expect['version']}. "

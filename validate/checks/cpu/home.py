@@ -261,18 +261,27 @@ def judge_advice(folder: str, evidence: HomeEvidence) -> Finding:
     additions = evidence["additions"]
     start_error = describe_start_error(additions)
     if start_error:
-        return failed(f"Python does not start for who may not write to {folder}: {start_error}")
+        return failed(
+            f"Python does not start for a user who may not write to {folder}: {start_error}",
+            _KEEP_START,
+        )
     missing = [advice for advice in _ADVICE if advice not in additions["said"]]
     if missing:
         return failed(
             f"the image does not tell a user who may not write to {folder} about these ways out: "
-            f"{', '.join(missing)}"
+            f"{', '.join(missing)}",
+            _KEEP_START,
         )
     return passed(
         f"uid {evidence['uid']} may not write to {folder}, and is told of {len(_ADVICE)} ways out"
     )
 
 
+_KEEP_START = (
+    "leave the files by which the base image sets up a user's Python (/opt/truetag, "
+    "/etc/profile.d/truetag_additions.sh, the .pth files of /opt/venv) and PIP_PYTHON as they are "
+    f"in an image of your own; if you changed none of them, {BUILD_ANEW}"
+)
 CLAIMS = {"users": judge}
 NEXT_STEPS = {
     "users": "keep the entrypoint, /etc/profile.d and the cache variables (HF_HOME, XDG_CACHE_HOME "

@@ -258,7 +258,11 @@ def judge(subject: str, _expect: object, evidence: InstructionsEvidence) -> Find
     """
     instructions = _NAMES[subject]
     if not evidence["files"]:
-        return failed("the image has no compiled library whose instructions could be read", REPORT)
+        return failed(
+            "the image has no compiled library whose instructions could be read",
+            "look whether `docker run --rm IMAGE python -m pip list` has torch, and leave out the "
+            f"step that removes its libraries; if torch is there, {REPORT}",
+        )
 
     faults = []
     for file in evidence["not_asking"]:

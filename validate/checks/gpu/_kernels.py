@@ -24,9 +24,9 @@ CLAIMS = {
     "fp8": judge,
 }
 _TORCH = (
-    "unset NVIDIA_TF32_OVERRIDE, TORCH_ALLOW_TF32_CUBLAS_OVERRIDE and other variables that the "
-    "reason names; if there are none, name an image of another torch or CUDA, as this torch "
-    "computes wrongly on this GPU"
+    "look by `docker run --rm IMAGE env` for NVIDIA_TF32_OVERRIDE and "
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, and unset them; if they are not set, name an image of "
+    "another torch or CUDA, as this torch computes wrongly on this GPU"
 )
 NEXT_STEPS = {
     "numerics/conv-fp32": _TORCH,
@@ -40,8 +40,8 @@ NEXT_STEPS = {
     f"{pin('a bitsandbytes release with code for this GPU and CUDA')}",
     "triton/jit": "unset TRITON_INTERPRET and other TRITON_* variables; if there are none, "
     f"{pin('the triton release that was made for this torch and knows this GPU')}",
-    "liger": f"unset TRITON_INTERPRET, or {pin('another release of liger-kernel')}; until then, "
-    "train without Liger (`use_liger_kernel=False`)",
+    "liger": f"{pin('another release of liger-kernel')}; until then, train without Liger "
+    "(`use_liger_kernel=False`)",
     "compile/fullgraph": "unset the TORCHDYNAMO_*, TORCH_COMPILE_* and TRITON_* variables of the "
     "image; if there are none, name an image of another torch, or train without torch.compile",
     "fp8": f"{pin('the torchao release that was made for this torch')}; until then, do not train "

@@ -152,7 +152,9 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     """Pass if the image has bytecode that its Python can use, all of it made from its sources."""
     if not evidence["files"]:
         return failed(
-            "the image has no bytecode (.pyc files), so each process compiles what it imports"
+            "the image has no bytecode (.pyc files), so each process compiles what it imports",
+            "leave out the step that removes `__pycache__` folders, or run `python -m compileall "
+            f"-q /opt/venv` after it; if you have no such step, {BUILD_ANEW}",
         )
     faults = [f"{path} is {fault}" for path, fault in evidence["faults"].items()]
     faults += count_unlisted(evidence, "faults", "files of bytecode are not their sources'")

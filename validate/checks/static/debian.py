@@ -209,7 +209,11 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
         has_sums = bool(evidence["files"] or evidence["missing_count"])
         if expect["image_kind"] == ImageKind.ON_CUSTOM_BASE and not has_sums:
             return passed("its base has no Debian packages")
-        return failed("dpkg's database (/var/lib/dpkg/status) has no package")
+        return failed(
+            "dpkg's database (/var/lib/dpkg/status) has no package",
+            "leave /var/lib/dpkg in the image (no step may remove or empty it), in your Dockerfile "
+            "and in that of the base image, and build again",
+        )
 
     faults = []
 
@@ -233,7 +237,8 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     unreadable = evidence.get("unreadable")
     if unreadable and not faults:
         return unproven(
-            f"{good}, but {listed(unreadable)} can't be read by the user who looked",
+            f"{good}, but {listed(unreadable)} can't be read by the user as whom truetag read the "
+            "image",
             "let everybody read these files (`chmod a+r`) in the step that brings them, or remove "
             "them, and build again",
         )

@@ -47,7 +47,6 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import map_on_all_cores
-from validate.installation import command
 from validate.judging import (
     Finding,
     Status,
@@ -699,7 +698,12 @@ def judge_pruned(expect: PrunedExpect, files: Mapping[str, MeasuredFile]) -> Fin
     unreadable = list(describe_unreadable(files))
     # Such an image has torch, which has GPU code. If none was seen, the check looked at nothing.
     if not with_code and not unreadable and not list_undecoded(files):
-        return failed("the image has no library with GPU code at all, so torch is not whole")
+        return failed(
+            "the image has no library with GPU code at all, so its torch can't use a GPU",
+            "look whether `docker run --rm IMAGE python -m pip list` has torch for CUDA, and "
+            "install no torch for CPUs over it in an image of your own; if you did not, "
+            f"{BUILD_ANEW}",
+        )
 
     archs = listed([f"sm_{arch}" for arch in expect["archs"]])
     faults = [*unreadable, *describe_unpruned(archs, with_code)]
@@ -754,10 +758,9 @@ def describe_pruned(expect: PrunedExpect, archs: str, with_code: Mapping[str, Me
 
 CLAIMS = {"device-code": judge}
 NEXT_STEPS = {
-    "device-code": f"{pin('a release of the package with code for the GPUs that the reason names')}"
-    f", or compile it for them (`{command('wheels', 'NAME')}`, or TORCH_CUDA_ARCH_LIST before `pip "
-    "install`), or name an image without these GPUs; if nothing but pruning or a `strip` step can "
-    f"have taken the code out, leave that step out, or {BUILD_ANEW}",
+    "device-code": "leave out the step of your Dockerfile that takes code out of the package "
+    "(`rm`, `strip`, another pruner); if you have none, "
+    f"{pin('a release of the package with code for the GPUs that the reason names')}",
     "device-code/pruned": f"{BUILD_ANEW}; if the reason names a package that was added to a pruned "
     "image, nothing is broken: its code for other GPUs only takes space",
 }

@@ -300,7 +300,12 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
     allowed if its path ends with one of the patterns in `expect["unowned"]`.
     """
     if not evidence["files"]:
-        return failed("no installed Python package lists a single file in its RECORD")
+        return failed(
+            "no installed Python package lists a single file in its RECORD",
+            "leave out the step that removes `*.dist-info/RECORD` files or the packages themselves "
+            "(`docker run --rm IMAGE python -m pip list` shows those that are left); if you have "
+            f"no such step, {BUILD_ANEW}",
+        )
     faults = list(describe_changed_files(evidence))
     excused = [f"*/{pattern}" for pattern in expect["unowned"]]
     for path in evidence["unowned"]:
@@ -342,7 +347,6 @@ def describe_changed_files(evidence: FilesEvidence) -> Iterator[str]:
 CLAIMS = {"files": judge}
 NEXT_STEPS = {
     "files": "install the package that the reason names again (`pip install --force-reinstall "
-    "--no-deps NAME==VERSION`) after all steps of your Dockerfile that change its files, and "
-    "remove a file that belongs to none, or install it as a package; if you changed no installed "
-    f"file, {BUILD_ANEW}"
+    "--no-deps NAME==VERSION`) after all steps of your Dockerfile that change its files, and leave "
+    f"out a file that belongs to no package; if you changed none, {BUILD_ANEW}"
 }

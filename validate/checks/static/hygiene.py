@@ -303,7 +303,8 @@ def conclude_if_all_was_read(
     """
     if not faults and evidence["unreadable"]:
         return unproven(
-            f"{good}, but {listed(evidence['unreadable'])} can't be read by the user who looked",
+            f"{good}, but {listed(evidence['unreadable'])} can't be read by the user as whom "
+            "truetag read it",
             "let the image's user read these folders (`chmod a+rX`) in the step that brings them, "
             "or remove them, and build and validate again",
         )

@@ -31,7 +31,7 @@ from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed, matches
-from validate.next_steps import pin
+from validate.next_steps import BUILD_ANEW, pin
 
 _TORCHS_LIBRARIES = ("libc10", "libtorch.", "libtorch_c", "libtorch_python")
 """Beginnings of the names of torch's own libraries."""
@@ -442,7 +442,11 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
     them. If the claim is about the CUDA toolkit, only missing libraries are a fault.
     """
     if not evidence["files"]:
-        return failed(f"there is no shared library in the {expect['of']}, so nothing was checked")
+        return failed(
+            f"there is no shared library in the {expect['of']}, so nothing could be checked",
+            "leave out the step of your Dockerfile that removes them; if you have none, "
+            f"{BUILD_ANEW}",
+        )
     faults = list(describe_unreadable(expect, evidence["unreadable"]))
     # If `import torch` misses a library, so does everything that needs torch. Only the first faults
     # are shown, so this one comes before those that follow from it.

@@ -393,7 +393,11 @@ def judge(_subject: str, expect: SymbolsExpect, evidence: SymbolsEvidence) -> Fi
     that could not be read; and if there was no library to look at.
     """
     if not evidence["checked"]:
-        return failed("the image has no library whose symbols could be looked up", REPORT)
+        return failed(
+            "the image has no library whose symbols could be looked up",
+            "look whether `docker run --rm IMAGE python -m pip list` has torch, and leave out the "
+            f"step that removes its libraries; if torch is there, {REPORT}",
+        )
     faults = []
     for file in evidence["unreadable"]:
         faults.append(f"{file['path']} can't be read: {file['error']}")

@@ -336,7 +336,11 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
     home = expect["home"]
     version = expect["version"]
     if not evidence["home_exists"]:
-        return failed(f"the folder of the CUDA toolkit, {home}, does not exist")
+        return failed(
+            f"the folder of the CUDA toolkit, {home}, does not exist",
+            "leave out the step of your Dockerfile that removes it; if you have none, "
+            f"{BUILD_ANEW}",
+        )
     faults: list[str] = []
     for part in expect["parts"]:
         faults += find_part_faults(part, evidence["parts"][part], version)
