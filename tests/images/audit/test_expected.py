@@ -432,7 +432,7 @@ def test_the_fix_of_releases_that_fail_together_tells_uv_to_accept_the_installed
     finding = survey.judge_conflicts("conflicts", expected.conflicts_claim(FACTS).expect, evidence)
 
     assert "grep -iE '^(nvidia-cudnn-cu12)==' > override.txt`, then" in finding.next_step
-    assert "--constraint keep.txt --override override.txt 'peft>=0.18'" in finding.reason
+    assert "--constraint keep.txt --override override.txt 'peft>=0.18'" in finding.next_step
 
 
 @pytest.mark.parametrize("conflict", FACTS.conflicts, ids=str)
