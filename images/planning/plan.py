@@ -30,6 +30,7 @@ from images.planning.rules.packages import (
     reasons_against,
     requirements_here,
 )
+from validate.compute_capability import ON_ARM_ALONE
 from validate.environment import allocator_variable
 from validate.installation import by_installation
 
@@ -188,7 +189,11 @@ def _plan_named(name: str, sources: Sources) -> list[Planned]:
     # `image.image` is None if the plan refuses it.
     if image.image is None:
         accepted = [other for other in plan(sources) if other.image]
-        nearest_names = list(nearest(unknown, accepted))
+        # A GPU that only boards with ARM processors have is served by images for these.
+        meant = unknown
+        if unknown.arch in ON_ARM_ALONE:
+            meant = replace(unknown, platform=Platform.ARM64)
+        nearest_names = list(nearest(meant, accepted))
         # A torch that nobody knows may be a typing error: put the most similar name first.
         minors = {Minor.parse(release) for release in sources.facts.torch}
         if unknown.torch not in minors:
@@ -335,7 +340,7 @@ def _reasons_without_candidate(
     """
     # If nothing is known of this torch, nothing else can be said.
     if name.platform is Platform.ARM64 and torch not in facts.arm64.torch:
-        yield _explain_torch_without_arm(name, torch, facts)
+        yield _explain_torch_without_arm(name, torch, matrix, facts)
         return
     if torch is None or torch not in facts.torch:
         yield _explain_unknown_torch(name, torch, facts)
@@ -356,17 +361,27 @@ def _reasons_without_candidate(
         yield (f"Python {name.python} is the default, which names leave out: write {short_name}")
 
 
-def _explain_torch_without_arm(name: ImageName, torch: str | None, facts: Facts) -> str:
+def _explain_torch_without_arm(
+    name: ImageName, torch: str | None, matrix: Matrix, facts: Facts
+) -> str:
     """Return the reason that a torch release has no known wheel for CUDA on Arm processors.
 
     `torch` is the release; None if only its minor, that of the name, is known.
     """
     first = min(facts.arm64.torch, key=Version)
-    return (
-        f"no wheel of torch {torch or name.torch} for CUDA on aarch64 was measured, and "
-        f"{first} is the first on the index: name an image of torch {Minor.parse(first)} or "
-        "newer"
+    cause = (
+        f"no wheel of torch {torch or name.torch} for CUDA on aarch64 was measured: {first} is the "
+        "first that PyPI has, and older ones, which only PyTorch's own index has, are not used"
     )
+    # A GPU that the name asks for may need a newer torch than the first.
+    compiling_stack = ""
+    if name.arch:
+        compiling_stack = stack.find_first_stack_that_compiles_for(name.arch, matrix, facts)
+    if compiling_stack:
+        then = f"name an image of {compiling_stack}, the oldest here that knows {name.arch}"
+    else:
+        then = f"name an image of torch {Minor.parse(first)} or newer"
+    return f"{cause}: {then}"
 
 
 def _explain_unknown_torch(name: ImageName, torch: str | None, facts: Facts) -> str:

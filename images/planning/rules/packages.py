@@ -575,7 +575,14 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
         yield warn(Topic.LACKING, text)
 
     for name, version in candidate.pins.items():
-        if not _has_wheel(candidate, name, version):
+        if _has_wheel(candidate, name, version):
+            continue
+        # A required package that nobody can compile is refused (check_requirements): a warning
+        # would name a command that fails.
+        is_refused = name not in candidate.optional and any(
+            reasons_against_compiling(candidate, name, version)
+        )
+        if not is_refused:
             yield warn(Topic.LACKING, _explain_lack(candidate, name, version))
 
     # These packages are installed as pure Python until their extensions are compiled. `source` is
@@ -610,7 +617,7 @@ def _explain_lack(candidate: Candidate, name: str, version: str) -> str:
     """Return what it means for an image that a pinned package has no wheel, and how to get one.
 
     Without an optional package the image is built all the same; without a required one it can't be.
-    (If nobody can compile a required one, check_requirements has refused the image.)
+    It is not asked about a required one that nobody can compile, as the image is then refused.
     """
     is_optional = name in candidate.optional
     # Why nobody can compile it. Each reason begins with the cause (_why_without_wheel).
@@ -660,7 +667,11 @@ def reasons_against_compiling(candidate: Candidate, name: str, version: str) -> 
     # Each reason begins with the cause of the question: why there is no wheel to install.
     cause = _why_without_wheel(candidate, name, version)
     if source is None or version not in source.releases:
-        yield f"{cause}, and `sources` in matrix.yaml does not have it"
+        compile_command = command("wheels", str(candidate.name), name)
+        yield (
+            f"{cause}, and `sources` in matrix.yaml does not have it (docs/wheels.md shows how to "
+            f"add a row, by which `{compile_command}` compiles it)"
+        )
         return
 
     if not within(candidate.torch, source.torch):

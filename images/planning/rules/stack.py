@@ -6,10 +6,10 @@ from functools import partial
 
 from packaging.version import Version
 
-from images.config.facts import DeviceCode, TorchFacts
+from images.config.facts import DeviceCode, Facts, TorchFacts
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
-from images.config.schema import BaseRow
+from images.config.schema import BaseRow, Matrix
 from images.planning.candidate import Candidate, Finding, Topic, refuse, warn
 from validate.compute_capability import ON_ARM_ALONE
 
@@ -282,7 +282,7 @@ def _refuse_unknown_arch(arch: Arch, program: str, candidate: Candidate) -> Find
         f"{program} does not know {arch}, so what torch.compile or Triton compiles on such a GPU "
         "would fail"
     )
-    stack = _find_first_stack_that_compiles_for(arch, candidate)
+    stack = find_first_stack_that_compiles_for(arch, candidate.matrix, candidate.facts)
     if stack:
         return refuse(f"{cause}: name an image of {stack}, the oldest here that knows {arch}")
     return refuse(
@@ -291,16 +291,15 @@ def _refuse_unknown_arch(arch: Arch, program: str, candidate: Candidate) -> Find
     )
 
 
-def _find_first_stack_that_compiles_for(arch: Arch, candidate: Candidate) -> str:
+def find_first_stack_that_compiles_for(arch: Arch, matrix: Matrix, facts: Facts) -> str:
     """Return the oldest torch of the matrix, with its CUDA, whose run-time compilers know a GPU.
 
     The result reads `torch 2.12 with CUDA 13.0`; empty if there is none. The compilers are Triton's
     ptxas, and NVRTC of the CUDA.
     """
-    facts = candidate.facts
     # A stack is the set of pins for one torch minor: package -> version.
-    for minor in sorted(candidate.matrix.stacks, key=Version):
-        stack = candidate.matrix.stacks[minor]
+    for minor in sorted(matrix.stacks, key=Version):
+        stack = matrix.stacks[minor]
         torch = facts.torch.get(stack.get("torch", ""))
         triton = facts.compilers.get("triton", {}).get(stack.get("triton", ""))
         if torch is None or triton is None or arch.capability not in triton.archs:

@@ -157,6 +157,12 @@ def test_a_refused_image_that_the_matrix_lacks_names_the_nearest(name: str, near
     assert nearest in planned(name).reasons[-1]
 
 
+def test_images_for_arm_are_nearest_to_a_gpu_that_only_arm_boards_have() -> None:
+    refused = planned("cu128-torch29-sm110", REAL)
+
+    assert "images of the matrix: cu130-torch212-arm64," in refused.reasons[-1]
+
+
 # --- `plan --json` and the table ------------------------------------------------------------------
 
 

@@ -274,7 +274,13 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
         (
             "cu130-torch210-arm64",
             REAL,
-            "for CUDA on aarch64 was measured, and 2.11.0 is the first",
+            "for CUDA on aarch64 was measured: 2.11.0 is the first that PyPI has",
+        ),
+        # The first on the index would be refused for this GPU in its turn (OpenRAL/openral#167).
+        (
+            "cu128-torch29-sm110-arm64",
+            REAL,
+            "are not used: name an image of torch 2.12 with CUDA 13.0, the oldest",
         ),
         ("cu126-torch211-arm64", REAL, "torch 2.11.0 has no wheel for CUDA 12 (it has cu130)"),
         (
@@ -337,7 +343,8 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
             "cu126-torch27",
             WITH_A_PACKAGE_OF_OUR_OWN,
             "no index is asked for own 1.0, as it is optional, and `sources` in matrix.yaml does "
-            "not have it: the image is built without it, unless a wheelhouse has one",
+            "not have it (docs/wheels.md shows how to add a row, by which `nox -s wheels -- "
+            "cu126-torch27 own` compiles it): the image is built without it, unless a wheelhouse",
         ),
         # Pins of a profile.
         (
@@ -363,7 +370,7 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
         (
             "cu126-torch27",
             NO_WHEEL_OF_AN_OPTIONAL_PACKAGE,
-            "does not have it: the image is built without it, "
+            "compiles it): the image is built without it, "
             "unless a wheelhouse has one (--wheelhouse)",
         ),
         ("cu130-torch213-axolotl", SOURCES, f"the image lacks it until {COMPILE_CONV1D}"),
@@ -386,6 +393,14 @@ def test_an_accepted_image_warns_of_what_its_user_would_not_expect(
 
     assert accepted.image
     assert any(warning in text for text in accepted.warnings), accepted.warnings
+
+
+def test_a_refused_image_names_no_command_that_would_be_refused_as_well() -> None:
+    """`nox -s wheels` compiles nothing that `sources` does not have (h2o-llmstudio#1096)."""
+    refused = planned("cu126-torch27", NO_WHEEL_OF_A_REQUIRED_PACKAGE)
+
+    assert not refused.image
+    assert [text for text in refused.warnings if "has compiled it" in text] == []
 
 
 def test_all_reasons_against_an_image_are_given_at_once() -> None:
