@@ -42,8 +42,6 @@ def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
             f"cu{wheel.digits} wheel beside toolkit {toolkit}: CUDA's minor version compatibility "
             "allows this, and nothing needs to be done"
         )
-        if str(wheel) in candidate.matrix.toolkits:
-            text += f" ({replace(candidate.name, cuda=wheel)} has both of CUDA {wheel})"
         yield warn(Topic.CUDA, text)
     unverified = candidate.variant.unverified
     if unverified:
@@ -345,7 +343,7 @@ def check_device_code(candidate: Candidate) -> Iterator[Finding]:
                 archs = [*code.archs, *(f"PTX {text}" for text in code.ptx)]
                 yield refuse(
                     f"{part} has no code for {arch} (it has {', '.join(archs)}): "
-                    f"{_say_who_has_code(arch, code, candidate)}, or "
+                    f"{_say_where_code_is(arch, code)}, or "
                     f"{_say_how_to_drop(arch, candidate)}"
                 )
             elif fit == "ptx":
@@ -358,15 +356,11 @@ def check_device_code(candidate: Candidate) -> Iterator[Finding]:
             yield _refuse_arch_of_nvcc(arch, candidate)
 
 
-def _say_who_has_code(arch: Arch, code: DeviceCode, candidate: Candidate) -> str:
-    """Return which image to name in place of one with a part that lacks code for an architecture.
+def _say_where_code_is(arch: Arch, code: DeviceCode) -> str:
+    """Return whether images of a newer or an older CUDA or torch may have code for a GPU.
 
-    `code` is that part's. Images whose torch has such code are named if the matrix has any; else
-    the result says whether a newer or an older CUDA or torch has it.
+    `code` is that of a part which has none. `plan` adds the nearest images of the matrix that have.
     """
-    names = _nearest_images_with_code(arch, candidate)[:2]
-    if names:
-        return f"name {' or '.join(names)}, whose torch has it"
     known = sorted(Arch.parse(text) for text in code.archs)
     direction = "another"
     if known and arch > known[-1]:
@@ -374,32 +368,6 @@ def _say_who_has_code(arch: Arch, code: DeviceCode, candidate: Candidate) -> str
     elif known and arch < known[0]:
         direction = "an older"
     return f"name an image of {direction} CUDA or torch"
-
-
-def _nearest_images_with_code(arch: Arch, candidate: Candidate) -> list[str]:
-    """Return the matrix's plain images whose torch has machine code for a GPU, the nearest first.
-
-    Plain ones are without a profile and without -devel. Near are those of a near torch minor, and
-    then of a near CUDA.
-    """
-    others = []
-    for row in candidate.matrix.images:
-        name = row.image_name
-        is_plain = not name.profile and not name.devel and name.platform is candidate.name.platform
-        torch = candidate.facts.torch.get(
-            candidate.matrix.stacks.get(str(name.torch), {}).get("torch", "")
-        )
-        if not is_plain or name.arch or torch is None:
-            continue
-        wheel = choose_variant(torch, name.cuda)
-        if wheel and torch.variants[str(wheel)].covers(arch) == "cubin":
-            others.append(name)
-
-    def distance(other: ImageName) -> tuple[int, bool, str]:
-        minors = abs(other.torch.minor - candidate.name.torch.minor)
-        return minors, other.cuda.major != candidate.name.cuda.major, str(other)
-
-    return [str(name) for name in sorted(others, key=distance)]
 
 
 def _refuse_arch_of_nvcc(arch: Arch, candidate: Candidate) -> Finding:

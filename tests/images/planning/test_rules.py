@@ -150,9 +150,8 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
         ),
         # GPU architectures.
         ("cu126-torch27-sm120", SOURCES, "torch 2.7.1 cu126 has no code for sm_120"),
-        # An image whose torch has the code is named, the nearest first.
-        ("cu126-torch27-sm120", REAL, "): name cu128-torch27 or "),
-        # None has it: newer or older is said.
+        # In which direction to look.
+        ("cu126-torch27-sm120", SOURCES, "name an image of a newer CUDA or torch, or take sm_120"),
         ("cu126-torch27-sm30", SOURCES, "name an image of an older CUDA or torch, or take sm_30"),
         (
             "cu126-torch27-sm87",
