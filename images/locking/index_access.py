@@ -1,17 +1,19 @@
-"""Reaches private indexes: with the user's login, and with errors that say what to do.
+"""Reaches indexes that ask for a login, with the user's, and with errors that say what to do.
 
-The login is taken from the places that uv reads: variables of the environment, netrc, a keyring. It
-goes into requests to the index, and nowhere else: no lock, build context or message has it.
+The login of a private index is taken from the places that uv reads: variables of the environment,
+netrc, a keyring. It goes into requests to the index, and nowhere else: no lock, build context or
+message has it. The default index has its login in its address, which build steps get, too.
 """
 
 import os
+import posixpath
 import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from functools import cache
 from threading import Lock
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import requests
 from requests.auth import AuthBase, HTTPBasicAuth
@@ -27,6 +29,8 @@ _PATIENCE_WITH_KEYRING = 60.0
 """Seconds that the program `keyring` has to answer. It may wait for somebody to unlock it."""
 _ONE_QUESTION = Lock()
 """Held while a keyring is asked: wheels are fetched in several threads."""
+_VARIABLES_OF_DEFAULT_INDEX = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+"""Variables that name the default index, the first that counts first (`uv.with_index_of_pip`)."""
 
 
 class Login(NamedTuple):
@@ -38,10 +42,27 @@ class Login(NamedTuple):
     """Where it was found, for messages."""
 
 
-class IndexLogin(AuthBase):
-    """Adds the user's login to requests to private indexes, and to no others.
+class DefaultIndex(NamedTuple):
+    """The index that a variable of this machine names in place of PyPI."""
 
-    Other hosts get what netrc has for them, as requests does by itself.
+    variable: str
+    name: str
+    """uv's name for it, which has variables for a login of its own; empty: it has none."""
+    address: str
+    """It may have a user and a password before the host."""
+
+    @property
+    def url(self) -> str:
+        """The address without user and password."""
+        parts = urlsplit(self.address)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+class IndexLogin(AuthBase):
+    """Adds the user's login to requests to private indexes and to the default one.
+
+    Each login goes to the server of its index only. Other hosts get what netrc has for them, as
+    requests does by itself.
     """
 
     def __init__(self, indexes: Mapping[str, str]) -> None:
@@ -51,19 +72,30 @@ class IndexLogin(AuthBase):
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         """Add a login to a request before it is sent. requests calls this for each request."""
         url = str(request.url)
-        # A user and a password; None: netrc has none for this host.
-        login = get_netrc_auth(url)
+        # The address of each index on this server, and its login.
+        logins: list[tuple[str, Login | None]] = []
         for name, address in self._indexes.items():
             # A private index gets its own login, and without one none at all.
             if _same_server(url, address):
-                found_login = find_login(PrivateIndex(name=name, url=address))
-                login = None
-                if found_login:
-                    login = (found_login.user, found_login.password)
-        if login is None:
-            return request
-        user, password = login
-        return _add(request, user, password)
+                logins.append((address, find_login(PrivateIndex(name=name, url=address))))
+        default = find_default_index()
+        if default and _same_server(url, default.url):
+            default_login = find_default_login(default)
+            if default_login:
+                logins.append((default.url, default_login))
+
+        if logins:
+            # One server may have several indexes: what is asked lies below one of them, or beside.
+            _address, login = max(logins, key=lambda row: _length_in_common(url, row[0]))
+            return _add(request, login.user, login.password) if login else request
+        # A user and a password; None: netrc has none for this host.
+        login_of_netrc = get_netrc_auth(url)
+        return _add(request, *login_of_netrc) if login_of_netrc else request
+
+
+def _length_in_common(url: str, address: str) -> int:
+    """Return how many characters the paths of two URLs have in common, from their beginning."""
+    return len(posixpath.commonprefix([urlsplit(url).path, urlsplit(address).path]))
 
 
 def _same_server(url: str, other: str) -> bool:
@@ -110,6 +142,64 @@ def find_login(index: PrivateIndex) -> Login | None:
         with _ONE_QUESTION:
             return ask_keyring(index, user)
     return None
+
+
+def find_default_index() -> DefaultIndex | None:
+    """Return the index that the environment names in place of PyPI; None: it names none."""
+    for variable in _VARIABLES_OF_DEFAULT_INDEX:
+        value = os.environ.get(variable)
+        if value:
+            name = name_of_default_index(os.environ) if variable == "UV_DEFAULT_INDEX" else ""
+            return DefaultIndex(variable, name, without_name(value))
+    return None
+
+
+def find_default_login(index: DefaultIndex) -> Login | None:
+    """Return the user's login for the default index; None if there is none.
+
+    It is in the index's address, or where uv looks for that of an index with a name (`find_login`).
+    Raises UserError if a keyring does not answer.
+    """
+    parts = urlsplit(index.address)
+    user = unquote(parts.username or "")
+    if parts.password:
+        return Login(user, unquote(parts.password), index.variable)
+    if index.name:
+        login = find_login(PrivateIndex(name=index.name, url=index.url))
+        if login:
+            return login
+    of_netrc = get_netrc_auth(index.url)
+    if of_netrc:
+        return Login(*of_netrc, place="netrc")
+    # Some servers take a token as the user, without a password.
+    return Login(user, "", index.variable) if user else None
+
+
+def describe_refusal(url: str, status: int) -> tuple[str, str]:
+    """Return why a server refuses what was asked, and what to do about it, as two clauses.
+
+    The server is that of the default index, or has its files. It answered `url` with `status`, HTTP
+    401 or 403. The first clause is a predicate, whose subject is the server.
+    """
+    default = find_default_index()
+    if default is None or not _same_server(url, default.url):
+        then = f"correct the line of {urlsplit(url).hostname} in ~/.netrc, or write one"
+        return f"asks for a login, or refuses the one of ~/.netrc (HTTP {status})", then
+    login = find_default_login(default)
+    if login:
+        then = "correct user and password there, or ask who runs it"
+        return f"refuses the login of {login.place} (HTTP {status})", then
+    # Build steps take the login from the address only, and can't read netrc.
+    then = (
+        f"write user and password into the address in {default.variable}, before the host "
+        f"(USER:PASSWORD@{urlsplit(default.url).netloc}), with @ as %40, : as %3A and / as %2F"
+    )
+    return f"asks for a login (HTTP {status}), and none is set", then
+
+
+def without_name(index: str) -> str:
+    """Return the address of an index, which uv also takes as `NAME=ADDRESS`."""
+    return re.sub(r"^[\w.-]+=", "", index)
 
 
 def login_variables(name: str) -> tuple[str, str]:

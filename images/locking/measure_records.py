@@ -14,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import requests
 
-from images.errors import command, failed
+from images.errors import UserError, command, failed
 from images.host import web
-from images.locking import uv, wheel_records
+from images.locking import index_access, uv, wheel_records
 from images.locking.index_access import IndexLogin
 from images.locking.inputs import Package
 from images.locking.lock_file import Lock
@@ -168,16 +169,28 @@ def _measure(url: str, session: requests.Session) -> WheelRecord:
     try:
         rows = _read_rows(url, session)
     except (OSError, zipfile.BadZipFile, csv.Error, KeyError, ValueError) as error:
-        reason = web.describe_failure(error)
-        cause = f"the list of files in this wheel can't be read from its index: {reason}"
-        then = (
-            f"`{command('lock')}` again; if that fails too, set UV_DEFAULT_INDEX to another index, "
-            "one that answers range requests (PyPI does)"
-        )
-        raise failed(wheel_records.file_of(url), cause, then) from None
+        raise _explain_unread(url, error) from None
     # The names of libraries may end in versions (`libcudart.so.12`).
     native = any(".so" in path.rpartition("/")[2] for path in rows)
     return WheelRecord(record=wheel_contents.digest_of(rows), native=native)
+
+
+def _explain_unread(url: str, error: Exception) -> UserError:
+    """Return the error that the RECORD of the wheel at a URL can't be read; `error` says why."""
+    again = f"`{command('lock')}`"
+    file_name = wheel_records.file_of(url)
+    status = error.response.status_code if isinstance(error, requests.HTTPError) else 0
+    if status in (401, 403):
+        refusal, then = index_access.describe_refusal(url, status)
+        cause = f"the server of this wheel, {urlsplit(url).hostname}, {refusal}"
+        return failed(file_name, cause, f"{then}; then {again}")
+    reason = web.describe_failure(error)
+    cause = f"the list of files in this wheel can't be read from its index: {reason}"
+    then = (
+        f"{again} again; if that fails too, set UV_DEFAULT_INDEX to another index, "
+        "one that answers range requests (PyPI does)"
+    )
+    return failed(file_name, cause, then)
 
 
 def _read_rows(url: str, session: requests.Session) -> Rows:

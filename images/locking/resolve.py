@@ -15,7 +15,7 @@ from images.locking import lock_file, uv
 from images.locking.index_access import require_packages
 from images.locking.inputs import LockInputs, Package, distribution, lock_inputs
 from images.locking.lock_file import Lock
-from images.locking.uv import IndexUnreachable, Runner
+from images.locking.uv import IndexUnreachable, LoginRefused, Runner
 from images.planning.image import Image
 from validate.installation import by_installation
 
@@ -49,7 +49,7 @@ def update(
     tell: called with a line for each image.
 
     An index that does not answer is asked only once. Raises UserError with the problems of all
-    images at once.
+    images at once, or LoginRefused with that of the first one.
     """
     to_lock = {image.lock_name: image for image in images}
     present_locks: list[Lock] = []
@@ -80,6 +80,9 @@ def update(
             made[name] = resolve(image, run, preferred=preferred)
             for package, index in made[name].inputs.private.items():
                 tell(f"{name}: {package} is from the private index {index} alone")
+        except LoginRefused:
+            # Every other image would have the same problem.
+            raise
         except IndexUnreachable as error:
             unreachable[str(image.index)] = [*error.problems]
         except UserError as error:

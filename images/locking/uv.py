@@ -29,7 +29,7 @@ from images.config.names import Minor
 from images.config.platforms import Platform, of_machine
 from images.config.wheel_tags import supported_tags
 from images.errors import Problem, UserError, command, failed, wrong
-from images.locking import wheel_records
+from images.locking import index_access, wheel_records
 from images.locking.inputs import Package, Target
 
 Runner = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
@@ -42,6 +42,10 @@ class NoSolution(UserError):  # noqa: N818  # named after an outcome
 
 class IndexUnreachable(UserError):  # noqa: N818  # named after an outcome
     """The only index with an image's torch does not answer on this machine."""
+
+
+class LoginRefused(UserError):  # noqa: N818  # named after an outcome
+    """An index asks for a login that is not set, or refuses the one that is."""
 
 
 INDEX_VARIABLES = (
@@ -72,11 +76,6 @@ def with_index_of_pip(uv: Mapping[str, str], env: Mapping[str, str]) -> dict[str
     return {**uv, "UV_DEFAULT_INDEX": index}
 
 
-def without_name(index: str) -> str:
-    """Return the address of an index, which uv also takes as `NAME=ADDRESS`."""
-    return re.sub(r"^[\w.-]+=", "", index)
-
-
 def environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of an environment that uv gets: the index, certificates and proxies.
 
@@ -94,7 +93,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         if name not in passed:
             continue
-        if urlsplit(without_name(passed[name])).scheme not in ("http", "https"):
+        if urlsplit(index_access.without_name(passed[name])).scheme not in ("http", "https"):
             cause = (
                 "this variable names a folder of this machine, and a lock may only name files that "
                 "everybody can fetch"
@@ -407,6 +406,11 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
     source_only = re.search(r"(\S+) has no usable wheels", text)
     if source_only:
         return _explain_source_only(source_only[1], target, where)
+    # If an index refuses the login, uv goes on as if it did not have the package. Only its hints,
+    # which are not in `text`, say so.
+    refusal = re.search(r"\((https?://[^\s)]+)\)[^\n]*\b(401|403)\b", errors)
+    if refusal and "not found in the package registry" in text:
+        return _explain_refusal(refusal[1], int(refusal[2]), where)
     if "No solution found" in text:
         reason = text.partition("No solution found when resolving dependencies")[2].lstrip(": ")
         cause = f"no set of versions fits. uv says: {reason}"
@@ -415,9 +419,24 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
 
     unfetched = re.search(r"Failed to fetch: `?(https?://[^\s`]+?)`?(?:: |$)", text)
     if unfetched:
-        return _explain_unreachable(unfetched[1], text.rpartition(": ")[2], target, where)
+        reason = text.rpartition(": ")[2]
+        status = re.search(r"\b(401 Unauthorized|403 Forbidden)\b", text)
+        if status:
+            return _explain_refusal(unfetched[1], int(status[1].partition(" ")[0]), where)
+        return _explain_unreachable(unfetched[1], reason, target, where)
     then = f"correct what uv names here, then `{command('lock', where)}`"
     return failed(where, f"uv failed: {text}", then)
+
+
+def _explain_refusal(url: str, status: int, where: str) -> LoginRefused:
+    """Return the error for an index that answered with HTTP 401 or 403 (`status`).
+
+    `url` is what uv wanted to fetch, and `where` the image's name.
+    """
+    refusal, then = index_access.describe_refusal(url, status)
+    cause = f"the package index {urlsplit(url).hostname} {refusal}"
+    then = f"{then}; then `{command('lock', where)}`"
+    return LoginRefused(Problem(where=where, cause=cause, then=then), code=1)
 
 
 def _explain_source_only(release: str, target: Target, where: str) -> UserError:
