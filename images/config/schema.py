@@ -9,17 +9,19 @@ from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from images.config import selectors
 from images.config.facts import Capability, MinorText, RangeText, Row, Sentence, VersionText, word
-from images.config.names import ImageName
+from images.config.names import ImageName, Minor
 from images.config.platforms import Platform
 from images.errors import UserError
 from validate.claims import Tier
 
 GATE = (Tier.STATIC, Tier.CPU, Tier.GPU)
 """The gate if the matrix names none, or if there is no matrix."""
+OLDEST_GLIBC = Minor(2, 28)
+"""The oldest glibc that images can be locked for: that of torch's own wheels (manylinux_2_28)."""
 
 
 def _parsed(parse: Callable[[str], object], value: object) -> str:
@@ -73,8 +75,20 @@ def _index_address(value: object) -> str:
     return str(value).rstrip("/")
 
 
+def _glibc(value: str) -> str:
+    """Return a version of glibc (`2.36`) unchanged. Raises ValueError if no wheels fit it."""
+    version = Minor.parse(value)
+    if version.major != OLDEST_GLIBC.major or version < OLDEST_GLIBC:
+        raise ValueError(
+            f"{value} is no glibc that packages can be locked for: it must be {OLDEST_GLIBC} or "
+            f"a newer {OLDEST_GLIBC.major}.x, which the base has (`ldd --version` shows it there)"
+        )
+    return value
+
+
 ImageNameText = Annotated[str, BeforeValidator(partial(_parsed, ImageName.parse))]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+GlibcText = Annotated[MinorText, AfterValidator(_glibc)]
 ExactRequirement = Annotated[str, BeforeValidator(_exact)]
 PinText = Annotated[str, BeforeValidator(_pin)]
 SelectorText = Annotated[str, BeforeValidator(partial(_parsed, selectors.parse))]
@@ -120,7 +134,7 @@ class BaseRow(Row):
     suite: str = ""
     """The Debian suite from which it can be made without a registry; empty: it can't."""
     python: MinorText
-    glibc: MinorText
+    glibc: GlibcText
     """Its glibc; of a custom base, the oldest that it may have."""
     gcc: int = 0
     """Its gcc; 0: not known, as of a custom base."""

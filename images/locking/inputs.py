@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 from images.config.names import Minor
 from images.config.platforms import Platform
+from images.config.schema import OLDEST_GLIBC
 from images.planning.image import Image
 
 TOOLS = ("uv==0.13.8",)
@@ -23,8 +24,8 @@ BUILDERS = tuple(f"{platform.machine}-unknown-linux-musl" for platform in Platfo
 """uv's names of platforms for which the installer is locked.
 
 It is statically linked, and so runs beside whatever C library an image has."""
-_NEWEST_GLIBC = Minor(2, 40)
-"""The glibc of the newest manylinux platform that uv knows by name."""
+_GLIBC_OF_PLATFORMS = (OLDEST_GLIBC, *(Minor(2, number) for number in range(31, 41)))
+"""The glibc of each manylinux platform that uv knows by name, from the oldest that we take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +149,8 @@ def lock_inputs(image: Image) -> LockInputs:
     # Package -> the private index that it is taken from.
     private_indexes = {pin.name: pin.index for pin in image.pins if pin.index}
 
-    # uv has no names for platforms with a newer glibc. Wheels for an older one run there, too.
-    glibc = min(image.base.glibc, _NEWEST_GLIBC)
+    # uv has no name for the platform of each glibc. Wheels for an older one run there, too.
+    glibc = max(version for version in _GLIBC_OF_PLATFORMS if version <= image.base.glibc)
 
     # Images for linux/arm64 are also built on x86-64 machines. The installer is locked for these,
     # too, so that it runs there without emulation.

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from uv import find_uv_bin
 
 from images.config import matrix
 from images.config.names import Minor
 from images.config.paths import TEMPLATES
 from images.errors import UserError
+from images.locking.inputs import lock_inputs
 from images.planning import custom_base, plan
 from images.planning.custom_base import find_obstacles, parse_facts
 from tests.support.custom_bases import BASE, FACTS, facts
@@ -135,3 +137,37 @@ def test_a_base_is_either_known_or_custom(tmp_path: Path, keys: str, cause: str)
 
     with pytest.raises(UserError, match=cause):
         load_with_base(tmp_path, row)
+
+
+@pytest.mark.parametrize("glibc", ["2.27", "2.5", "3.1"])
+def test_a_glibc_for_which_nothing_can_be_locked_is_refused_with_the_range(
+    tmp_path: Path, glibc: str
+) -> None:
+    row = f'{{reference: "mine:1", python: "3.11", glibc: "{glibc}", custom: true}}'
+
+    with pytest.raises(UserError, match=r"it must be 2\.28 or a newer 2\.x") as error:
+        load_with_base(tmp_path, row)
+
+    (problem,) = error.value.problems
+    assert re.search(r"matrix\.yaml:\d+$", problem.where)
+    assert problem.cause.startswith(f"bases.mine.glibc: {glibc} ")
+
+
+@pytest.mark.parametrize(
+    ("glibc", "expected"),
+    [("2.28", "2_28"), ("2.30", "2_28"), ("2.31", "2_31"), ("2.40", "2_40"), ("2.99", "2_40")],
+)
+def test_packages_are_locked_for_the_newest_platform_of_uv_that_the_base_can_run(
+    tmp_path: Path, glibc: str, expected: str
+) -> None:
+    row = f'{{reference: "mine:1", python: "3.11", glibc: "{glibc}", custom: true}}'
+    (planned,) = plan.select(["cu126-torch27"], load_with_base(tmp_path, row))
+    assert planned.image
+
+    platform = lock_inputs(planned.image).platform
+
+    assert platform == f"x86_64-manylinux_{expected}"
+    # uv refuses a platform that it does not know by name.
+    command = [find_uv_bin(), "pip", "compile", "-", "--no-config", "--python-platform", platform]
+    finished = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
