@@ -138,7 +138,7 @@ def test_a_build_that_changes_nothing_shows_the_verdict_of_before(
 ) -> None:
     """Its evidence is that of before, and the image gets its name as if it had been measured."""
     evidence = (out / NAME / "evidence.json").read_bytes()
-    verdict = json.loads((out / NAME / "verdict.json").read_bytes())
+    verdict = (out / NAME / "verdict.json").read_bytes()
 
     finished = commands.run("build", NAME, "--out", str(out), DOCKER_HOST=engine.facts.url)
 
@@ -147,7 +147,7 @@ def test_a_build_that_changes_nothing_shows_the_verdict_of_before(
     assert re.search(r"was measured \d+ \w+ ago on this machine; --again measures anew", said)
     assert "measured static.pins" not in finished.stdout + finished.stderr
     assert (out / NAME / "evidence.json").read_bytes() == evidence
-    assert json.loads((out / NAME / "verdict.json").read_bytes()) == verdict
+    assert (out / NAME / "verdict.json").read_bytes() == verdict
     assert engine.inspect(NAME).digest == base_image.digest
     assert engine.find(f"{NAME}-candidate") is None
 

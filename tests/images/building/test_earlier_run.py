@@ -356,6 +356,19 @@ def test_evidence_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read.sha256 == evidence.sha256
 
 
+def test_reasons_have_their_words_in_the_order_of_the_run(tmp_path: Path) -> None:
+    """`imported first and after torch` was read back as `imported after torch and first`."""
+    measured = Measurement(subject="pip", seconds=0.1, evidence={"first": 1, "after torch": 2})
+    evidence = finished(describe())
+    measured_in_order = replace(evidence.records[0], measurements=(measured,))
+    write(tmp_path, f"{replace(evidence, records=(measured_in_order,)).dumps()}\n")
+
+    read = earlier_run.read(tmp_path)
+
+    assert read is not None
+    assert list(read.records[0].measurements[0].evidence) == ["first", "after torch"]
+
+
 def without_digest(text: str) -> str:
     data = json.loads(text)
     del data["sha256"]
