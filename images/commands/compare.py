@@ -33,6 +33,7 @@ _WHAT = (
     "that the engine has."
 )
 _EVIDENCE = "evidence.json"
+_WAY_TO_A_RUN = f"`{command('validate', 'NAME')}` and `{command('build', 'NAME')}` write one"
 _MOST_RUNS = 4
 """Recorded runs of an image that a message names at most."""
 
@@ -73,16 +74,21 @@ def compare(
 
 def _require_comparable(before: ImageRecord, after: ImageRecord) -> None:
     """Raise UserError for the same image twice, and for images for different platforms."""
-    if (before.digest, before.run) == (after.digest, after.run):
+    where = f"{before.name} {after.name}"
+    is_same_image = before.digest == after.digest
+    if is_same_image and before.run == after.run:
         cause = f"both are {after.source}, the image {after.digest[:19]}"
         then = "name two images, or two runs of one (`cu126-torch25/h200`)"
-        raise wrong(f"{before.name} {after.name}", cause, then)
-    if before.platform and after.platform and before.platform != after.platform:
+        raise wrong(where, cause, then)
+
+    # The platform of an image with a name of its own is not known.
+    platforms = {record.platform for record in (before, after) if record.platform}
+    if len(platforms) == 2:
         cause = (
             f"A is for {before.platform}, and B for {after.platform}: they have no layer in common"
         )
         then = f"name two images for one platform; `{command('plan')}` lists all"
-        raise wrong(f"{before.name} {after.name}", cause, then)
+        raise wrong(where, cause, then)
 
 
 def _find(text: str, label: str, sources: Sources, engine_url: str | None) -> ImageRecord:
@@ -217,26 +223,37 @@ def _read_folder(path: Path, label: str, sources: Sources) -> ImageRecord:
 
     `path` is an evidence.json, or its folder. Raises UserError if it is none, or of an audit.
     """
-    file = path / _EVIDENCE if path.is_dir() else path
-    then = f"`{command('validate', 'NAME')}` and `{command('build', 'NAME')}` write one"
-    if not file.is_file():
-        raise wrong(str(path), f"there is no {_EVIDENCE} in this folder", then)
-    if file.name.endswith(".json.xz"):
-        run_id = f"{file.parent.name}/{file.name.removesuffix('.json.xz')}"
-        cause = "this is the kept evidence of a recorded run"
-        raise wrong(str(path), cause, f"name the run: {run_id}")
+    file = _find_evidence(path)
     evidence = read_evidence(file)
     if evidence.image.startswith("audit of "):
-        raise wrong(str(path), "an audit is no validation of an image of a matrix", then)
+        raise wrong(str(path), "an audit is no validation of an image of a matrix", _WAY_TO_A_RUN)
+
+    # The run as results/runs.jsonl would have it.
     verdict = judge(evidence.claim_set, evidence)
     run_line = records.make_run_line(evidence, verdict, "here")
     (line,) = _with_canonical_layers([run_line], sources)
     record = _record_of_line(line, label, paths.shown(file.parent.resolve()))
+
     # Evidence of an image that a user built on one of ours has the name of ours.
     steps_above = evidence.host.get("steps_above")
     if steps_above:
         record = replace(record, name=f"{record.name} with {plural(steps_above, 'step')} above")
     return record
+
+
+def _find_evidence(path: Path) -> Path:
+    """Return the evidence.json that a path names, or that lies in the folder that it names.
+
+    Raises UserError if there is none, or if the path is that of a recorded run's evidence.
+    """
+    file = path / _EVIDENCE if path.is_dir() else path
+    if not file.is_file():
+        raise wrong(str(path), f"there is no {_EVIDENCE} in this folder", _WAY_TO_A_RUN)
+    if file.name.endswith(".json.xz"):
+        run_id = f"{file.parent.name}/{file.name.removesuffix('.json.xz')}"
+        cause = "this is the kept evidence of a recorded run"
+        raise wrong(str(path), cause, f"name the run: {run_id}")
+    return file
 
 
 def add_newest_run(record: ImageRecord, lines: Sequence[RunLine]) -> ImageRecord:

@@ -5,7 +5,7 @@ steps. What is not recorded is never guessed. It is left out of the comparison, 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -133,18 +133,15 @@ class Comparison:
 
 def compare(before: ImageRecord, after: ImageRecord) -> Comparison:
     """Compare two images by their records. `before` is the image as it was, `after` the updated."""
-    notes: list[str] = []
-    if before.digest == after.digest:
-        notes.append("both are runs of the same image: only machine and day differ")
     return Comparison(
         before=before,
         after=after,
-        packages=_compare_packages(before, after, notes),
-        system_packages=_compare_system_packages(before, after, notes),
-        layers=_compare_layers(before, after, notes),
-        claims=_compare_claims(before, after, notes),
-        steps=_compare_steps(before, after, notes),
-        notes=notes,
+        packages=_compare_packages(before, after),
+        system_packages=_compare_system_packages(before, after),
+        layers=_compare_layers(before, after),
+        claims=_compare_claims(before, after),
+        steps=_compare_steps(before, after),
+        notes=tuple(_describe_gaps(before, after)),
     )
 
 
@@ -170,85 +167,55 @@ def list_changes(
     return tuple(changes)
 
 
-def _compare_packages(
-    before: ImageRecord, after: ImageRecord, notes: list[str]
-) -> tuple[Change, ...]:
-    """Return the Python packages that moved, came or went, as far as both records tell.
-
-    `notes` gets a sentence about each gap in the records.
-    """
-    # A package that is only in one record may still be in the other image, unless that record has
-    # every package.
+def _compare_packages(before: ImageRecord, after: ImageRecord) -> tuple[Change, ...]:
+    """Return the Python packages that moved, came or went, as far as both records tell."""
     names = {*before.packages, *after.packages}
-    compared = set(names)
-    for record in (before, after):
-        missing = sorted(names - set(record.packages))
-        if record.all_packages or not missing:
-            continue
-        compared.difference_update(missing)
-        if record.packages:
-            notes.append(f"not recorded of {record.label}: {listed(missing, limit=_MOST_NAMES)}")
-    _note_gap([before, after], lambda record: bool(record.packages), "the packages", notes)
-    _note_gap(
-        [before, after],
-        lambda record: record.all_packages or not record.packages,
-        "the packages that the matrix does not pin",
-        notes,
-    )
+    names -= _unrecorded_packages(before, after)
+    names -= _unrecorded_packages(after, before)
 
-    pins = dict.fromkeys([*after.pins, *before.pins])
-    return list_changes(
-        {name: version for name, version in before.packages.items() if name in compared},
-        {name: version for name, version in after.packages.items() if name in compared},
-        [name for name in pins if name in compared],
-    )
+    old_versions = _select(before.packages, names)
+    new_versions = _select(after.packages, names)
+    pins: list[str] = []
+    for name in (*after.pins, *before.pins):
+        if name in names and name not in pins:
+            pins.append(name)
+    return list_changes(old_versions, new_versions, pins)
 
 
-def _compare_system_packages(
-    before: ImageRecord, after: ImageRecord, notes: list[str]
-) -> tuple[Change, ...]:
+def _select(versions: Mapping[str, str], names: Set[str]) -> dict[str, str]:
+    """Return the packages (name -> version) whose name is among `names`."""
+    return {name: version for name, version in versions.items() if name in names}
+
+
+def _unrecorded_packages(record: ImageRecord, other: ImageRecord) -> set[str]:
+    """Return the packages of another image that a record lacks, although its image may have them.
+
+    There are none if the record has every package: what it lacks is then not installed.
+    """
+    if record.all_packages:
+        return set()
+    return {*other.packages} - {*record.packages}
+
+
+def _compare_system_packages(before: ImageRecord, after: ImageRecord) -> tuple[Change, ...]:
     """Return the packages of Debian and the CUDA toolkit that moved, came or went.
 
-    They are read of images that an engine has, and are in no recorded run: `notes` says so.
+    None are returned unless they are known of both images.
     """
-    if before.system_packages and after.system_packages:
-        return list_changes(before.system_packages, after.system_packages)
-    notes.append(
-        "Debian's packages and the toolkit's are compared only for two images that the engine has"
-    )
-    return ()
-
-
-def _note_gap(
-    records: Sequence[ImageRecord],
-    is_recorded: Callable[[ImageRecord], bool],
-    what: str,
-    notes: list[str],
-) -> None:
-    """Append a sentence to `notes` if something is not recorded of an image, or of both.
-
-    `what` it is, in the plural: `the layers`.
-    """
-    labels = [record.label for record in records if not is_recorded(record)]
-    if labels:
-        notes.append(f"{what} of {' and '.join(labels)} are not recorded")
+    if not before.system_packages or not after.system_packages:
+        return ()
+    return list_changes(before.system_packages, after.system_packages)
 
 
 # --- layers ---------------------------------------------------------------------------------------
 
 
-def _compare_layers(
-    before: ImageRecord, after: ImageRecord, notes: list[str]
-) -> tuple[LayerChange, ...]:
+def _compare_layers(before: ImageRecord, after: ImageRecord) -> tuple[LayerChange, ...]:
     """Return the layers of two images that can be compared, with what became of each.
 
     The layer of the suite is left out where its digest is not recorded: it changes with this
-    project. `notes` gets a sentence about each gap in the records.
+    project.
     """
-    both = [before, after]
-    _note_gap(both, lambda record: bool(record.layers), "the layers", notes)
-    _note_gap(both, lambda record: bool(record.layer_bytes), "the sizes of the layers", notes)
-
     names = dict.fromkeys([*after.layer_bytes, *after.layers, *before.layer_bytes, *before.layers])
     rows = []
     for name in names:
@@ -267,44 +234,40 @@ def _compare_layers(
 
 def _layer_state(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> LayerState:
     """Return what became of a layer. `before` and `after`: layer -> digest; empty: not recorded."""
-    if not before or not after or name not in {*before, *after}:
+    if not before or not after:
         return LayerState.NOT_RECORDED
-    if name not in before:
+    old_digest, new_digest = before.get(name), after.get(name)
+    # Only the size of this layer is recorded.
+    if old_digest is None and new_digest is None:
+        return LayerState.NOT_RECORDED
+    if old_digest is None:
         return LayerState.ADDED
-    if name not in after:
+    if new_digest is None:
         return LayerState.REMOVED
-    return LayerState.SAME if before[name] == after[name] else LayerState.CHANGED
+    if old_digest == new_digest:
+        return LayerState.SAME
+    return LayerState.CHANGED
 
 
 # --- claims ---------------------------------------------------------------------------------------
 
 
-def _compare_claims(
-    before: ImageRecord, after: ImageRecord, notes: list[str]
-) -> tuple[ClaimChange, ...]:
+def _compare_claims(before: ImageRecord, after: ImageRecord) -> tuple[ClaimChange, ...]:
     """Return the claims with another verdict, then those that only one of the two runs judged.
 
-    A tier that only one run measured is a sentence in `notes` and not a list of all its claims.
+    Claims of a tier that only one run measured are left out.
     """
     old_claims = {(claim.tier, claim.key): claim for claim in before.claims}
     new_claims = {(claim.tier, claim.key): claim for claim in after.claims}
-    tiers_of_both = []
-    for tier in Tier:
-        has_measured = [tier in record.tiers for record in (before, after)]
-        if all(has_measured):
-            tiers_of_both.append(tier)
-        elif any(has_measured):
-            label = before.label if tier in before.tiers else after.label
-            notes.append(f"the {tier} tier was measured of {label} only")
-    if not tiers_of_both:
-        notes.append("no tier was measured of both: no claims are compared")
-
-    changes = []
+    judged_by_both: list[ClaimChange] = []
+    judged_by_one: list[ClaimChange] = []
     for tier, key in dict.fromkeys([*new_claims, *old_claims]):
+        if tier not in before.tiers or tier not in after.tiers:
+            continue
         old, new = old_claims.get((tier, key)), new_claims.get((tier, key))
         old_verdict = old.verdict if old else None
         new_verdict = new.verdict if new else None
-        if tier not in tiers_of_both or old_verdict is new_verdict:
+        if old_verdict is new_verdict:
             continue
         # Of a claim that is PASS now, the earlier reason says what was mended.
         reason, reason_of = "", ""
@@ -319,39 +282,25 @@ def _compare_claims(
             reason=reason,
             reason_of=reason_of,
         )
-        changes.append(change)
-    # False comes first: claims that both have.
-    changes.sort(key=lambda change: change.before is None or change.after is None)
-    return tuple(changes)
+        if old and new:
+            judged_by_both.append(change)
+        else:
+            judged_by_one.append(change)
+    return (*judged_by_both, *judged_by_one)
 
 
 # --- training steps -------------------------------------------------------------------------------
 
 
-def _compare_steps(
-    before: ImageRecord, after: ImageRecord, notes: list[str]
-) -> tuple[StepChange, ...]:
-    """Return the training steps of two images, judged where they ran on the same GPU model.
-
-    `notes` gets a sentence where there are none, or where they cannot be compared.
-    """
-    _note_gap(
-        [before, after], lambda record: bool(record.steps), "undisturbed training steps", notes
-    )
-
-    gpus = {*before.gpus, *after.gpus}
-    is_comparable = len(gpus) == 1
-    if before.steps and after.steps and not is_comparable:
-        notes.append(f"steps on different GPUs are not judged: {', '.join(sorted(gpus))}")
-    if before.steps and after.steps and before.driver != after.driver:
-        notes.append(f"the steps ran with different drivers: {before.driver}, {after.driver}")
-
+def _compare_steps(before: ImageRecord, after: ImageRecord) -> tuple[StepChange, ...]:
+    """Return the training steps of two images, judged where they ran on the same GPU model."""
+    is_same_model = len({*before.gpus, *after.gpus}) == 1
     rows = []
     for name in dict.fromkeys([*after.steps, *before.steps]):
         old, new = before.steps.get(name), after.steps.get(name)
         longest_seconds = None
         findings: list[str] = []
-        if old and new and is_comparable:
+        if old and new and is_same_model:
             longest_seconds = timing.longest_allowed(_timed(old), _timed(new), timing.MARGIN)
             findings = _judge_step(old, new)
         row = StepChange(
@@ -396,3 +345,75 @@ def _timed(step: StepRow) -> Timed:
     How often the step was repeated is not recorded, and the model does not read it.
     """
     return {"seconds": step.seconds, "spread": step.spread, "repeats": 1}
+
+
+# --- what is not compared -------------------------------------------------------------------------
+
+
+def _describe_gaps(before: ImageRecord, after: ImageRecord) -> Iterator[str]:
+    """Yield sentences: what is not recorded of an image, and what cannot be compared, and why."""
+    if before.digest == after.digest:
+        yield "both are runs of the same image: only machine and day differ"
+    yield from _describe_gaps_of_packages(before, after)
+
+    without_layers = [record.label for record in (before, after) if not record.layers]
+    yield from _describe_gap("the layers", without_layers)
+    without_sizes = [record.label for record in (before, after) if not record.layer_bytes]
+    yield from _describe_gap("the sizes of the layers", without_sizes)
+
+    yield from _describe_gaps_of_claims(before, after)
+    yield from _describe_gaps_of_steps(before, after)
+
+
+def _describe_gaps_of_packages(before: ImageRecord, after: ImageRecord) -> Iterator[str]:
+    """Yield sentences about packages that are not compared."""
+    for record, other in ((before, after), (after, before)):
+        unrecorded = sorted(_unrecorded_packages(record, other))
+        if record.packages and unrecorded:
+            yield f"not recorded of {record.label}: {listed(unrecorded, limit=_MOST_NAMES)}"
+
+    without_packages = []
+    only_with_pins = []
+    for record in (before, after):
+        if not record.packages:
+            without_packages.append(record.label)
+        elif not record.all_packages:
+            only_with_pins.append(record.label)
+    yield from _describe_gap("the packages", without_packages)
+    yield from _describe_gap("the packages that the matrix does not pin", only_with_pins)
+
+    # They are read of images that an engine has, and are in no recorded run.
+    if not before.system_packages or not after.system_packages:
+        yield (
+            "Debian's packages and the toolkit's are compared only for two images that the engine "
+            "has"
+        )
+
+
+def _describe_gaps_of_claims(before: ImageRecord, after: ImageRecord) -> Iterator[str]:
+    """Yield a sentence for each tier that only one run measured, in place of all its claims."""
+    for tier in Tier:
+        labels = [record.label for record in (before, after) if tier in record.tiers]
+        if len(labels) == 1:
+            yield f"the {tier} tier was measured of {labels[0]} only"
+    if before.tiers.keys().isdisjoint(after.tiers):
+        yield "no tier was measured of both: no claims are compared"
+
+
+def _describe_gaps_of_steps(before: ImageRecord, after: ImageRecord) -> Iterator[str]:
+    """Yield sentences about training steps that are not recorded, or not of the same machine."""
+    without_steps = [record.label for record in (before, after) if not record.steps]
+    if without_steps:
+        yield from _describe_gap("undisturbed training steps", without_steps)
+        return
+    gpus = sorted({*before.gpus, *after.gpus})
+    if len(gpus) != 1:
+        yield f"steps on different GPUs are not judged: {', '.join(gpus)}"
+    if before.driver != after.driver:
+        yield f"the steps ran with different drivers: {before.driver}, {after.driver}"
+
+
+def _describe_gap(what: str, labels: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence: `the layers of A and B are not recorded`; nothing if `labels` is empty."""
+    if labels:
+        yield f"{what} of {' and '.join(labels)} are not recorded"
