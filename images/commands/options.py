@@ -57,7 +57,10 @@ Gpus = Annotated[
 ]
 Tiers = Annotated[
     list[Tier] | None,
-    typer.Option("--tier", help="What to measure (repeat it); default: all that this machine can."),
+    typer.Option(
+        "--tier",
+        help="What to measure (repeat it); default: all that this machine can, without multinode.",
+    ),
 ]
 BaseImage = Annotated[
     str,

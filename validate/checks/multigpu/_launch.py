@@ -344,14 +344,16 @@ def run_rank(
             evidence = measure_claim(check.rank, worker, claim)
             write({"subject": claim.subject, "evidence": evidence})
             wait_for_other_ranks(worker, claim.subject, patience)
-        # NCCL warns of a group that is left over. A broken one raises here.
-        worker.distributed.destroy_process_group()
+        if worker.device.type != "cpu":
+            # NCCL warns of a group that is left over. A broken one raises here.
+            worker.distributed.destroy_process_group()
         write({"closing": True})
     if worker.device.type == "cpu":
-        # End without the interpreter's own shutdown, which gloo does not always survive on a busy
-        # machine: its threads free tensors late and need the interpreter's lock for that, and a
-        # thread that asks for the lock during the shutdown aborts the process
-        # (ProcessGroupGloo::runLoop, TensorImpl::decref_pyobject; torch 2.11).
+        # End without destroying the group, and without the interpreter's own shutdown. gloo does
+        # not always survive them on a busy machine: its threads free tensors late and need the
+        # interpreter's lock for that. A thread that asks for the lock during the shutdown aborts
+        # the process (ProcessGroupGloo::runLoop, TensorImpl::decref_pyobject; torch 2.11), and
+        # destroying a group has hung (torch 2.5).
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

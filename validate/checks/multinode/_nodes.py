@@ -4,7 +4,7 @@ The host starts the suite in both containers, with the same claims (images/valid
 `node_environments`). They share a network and one folder, as nodes of a cluster share a file
 system. Each probe runs on both nodes at once. It meets the probe of the other node for each launch,
 so that both launch the same, and starts its own node's ranks. The first node yields the evidence of
-all ranks. The other one yields nothing: it only fails if its own launch did.
+all ranks; the other one yields nothing.
 """
 
 import json
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from validate.checks.multigpu import _launch
 from validate.claims import Claim
@@ -31,6 +31,7 @@ MEETING_SECONDS = START_SECONDS + LIMIT_SECONDS + 30
 """How long a node waits for the other. It must be longer than a launch can take: after one that
 failed early, this node comes first to the next."""
 _POLL_SECONDS = 0.1
+T = TypeVar("T")
 
 
 class NodeMissingError(RuntimeError):
@@ -93,7 +94,7 @@ def measure(
 
     Yields on the first node, for each claim, its subject and what each rank measured:
     `{"ranks": [evidence, ...]}`. A claim that not all ranks have finished is left out. If a rank of
-    this node failed, RanksFailedError is raised after the others were yielded.
+    either node failed, RanksFailedError is raised on both after the others were yielded.
 
     probe: the name of the check's module.
     make_command: returns the launcher's command, to which a module and its arguments are added.
@@ -108,7 +109,8 @@ def measure(
             rank_evidence = [report["measured"][claim.subject] for report in reports]
             yield claim.subject, {"ranks": rank_evidence}
 
-    failure = _launch.describe_failure(
+    # A launch that one node ended well may have failed on the other.
+    own_failure = _launch.describe_failure(
         exit_code,
         log,
         [_launch.read_report(file) for file in launch.own_report_files()],
@@ -116,8 +118,10 @@ def measure(
         START_SECONDS,
         launch.first_rank,
     )
-    if failure:
-        raise _launch.RanksFailedError(f"node {launch.node}: {failure}")
+    failures = exchange(launch.folder, "ended", own_failure)
+    failed = [f"node {node}: {failure}" for node, failure in enumerate(failures) if failure]
+    if failed:
+        raise _launch.RanksFailedError("; ".join(failed))
 
 
 def run(
@@ -140,33 +144,44 @@ def meet(name: str, probe: str, claims: Sequence[Claim]) -> Launch:
     node = int(os.environ[NODE_VARIABLE])
     folder = Path(SHARED_FOLDER, "nodes", name)
     folder.mkdir(parents=True, exist_ok=True)
-    arrival = {"port": 0}
+    port = 0
     if node == 0:
         work = {"probe": probe, "claims": [asdict(claim) for claim in claims]}
         (folder / "work.json").write_text(json.dumps(work))
-        arrival = {"port": find_free_port()}
-    # A rename is atomic, so the other node reads either nothing or the whole.
-    unfinished = folder / f"arriving{node}"
-    unfinished.write_text(json.dumps(arrival))
-    unfinished.rename(folder / f"arrived{node}")
-
-    others_arrival = folder / f"arrived{1 - node}"
-    deadline = time.monotonic() + MEETING_SECONDS
-    while not others_arrival.exists():
-        if time.monotonic() > deadline:
-            raise NodeMissingError(
-                f"node {1 - node} did not come to {name} in {MEETING_SECONDS:g} s: see above how "
-                "it ended there, and give the command again with `--claim` and this claim"
-            )
-        time.sleep(_POLL_SECONDS)
-    first_arrival = json.loads((folder / "arrived0").read_text())
+        port = find_free_port()
+    ports = exchange(folder, "arrived", port)
     return Launch(
         node=node,
         ranks=_launch.count_ranks(claims[0]),
         folder=folder,
         addresses=os.environ[ADDRESSES_VARIABLE].split(","),
-        port=first_arrival["port"],
+        port=ports[0],
     )
+
+
+def exchange(folder: Path, event: str, content: T) -> list[T]:
+    """Tell the other node of an event of a launch, wait until it tells the same, and return both.
+
+    `content` is written as JSON. The result is in the order of the nodes. Raises NodeMissingError
+    if the other node does not come in time.
+    """
+    node = int(os.environ[NODE_VARIABLE])
+    # A rename is atomic, so the other node reads either nothing or the whole.
+    unfinished = folder / f"unfinished{node}"
+    unfinished.write_text(json.dumps(content))
+    unfinished.rename(folder / f"{event}{node}")
+
+    files = [folder / f"{event}{number}" for number in range(NODES)]
+    deadline = time.monotonic() + MEETING_SECONDS
+    while not all(file.exists() for file in files):
+        if time.monotonic() > deadline:
+            raise NodeMissingError(
+                f"node {1 - node} did not come to {folder.name} ({event}) in "
+                f"{MEETING_SECONDS:g} s: see above how it ended there, and give the command again "
+                "with `--claim` and this claim"
+            )
+        time.sleep(_POLL_SECONDS)
+    return [json.loads(file.read_text()) for file in files]
 
 
 def program_path(name: str) -> str:

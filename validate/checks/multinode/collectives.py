@@ -86,8 +86,11 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
 
 def measure_transport(worker: Worker) -> dict[str, Any]:
     """Return how the two halves of the ranks are connected, by NCCL's log (`parse_nccl_log`)."""
-    # If this claim is measured without the other, NCCL has connected nothing so far.
-    worker.distributed.all_reduce(worker.torch.ones(1 << 20, device=worker.device))
+    # If this claim is measured without the other, NCCL has connected nothing so far. For a sum it
+    # may take NVLink's multicast, whose log lines name no pair of ranks, but not to send.
+    sent = worker.torch.ones(1 << 20, device=worker.device)
+    worker.distributed.all_reduce(sent)
+    worker.send_around_ring(sent, worker.torch.empty_like(sent))
     worker.torch.cuda.synchronize()
     log = nccl_log(worker.folder).read_text(encoding="utf-8", errors="replace")
     return parse_nccl_log(log, worker.world_size // NODES)
@@ -147,6 +150,8 @@ def judge_transport(_subject: str, expect: RanksExpect, evidence: TransportEvide
     for control_rank in control["ranks"]:
         if "error" in control_rank:
             return failed(f"{PROVES_NOTHING}on one host: {cause(control_rank['error'])}")
+        if not control_rank["between"]:
+            return failed(f"{PROVES_NOTHING}NCCL's log names no connection on one host")
         if not list(find_transport_problems(control_rank)):
             return failed(f"{PROVES_NOTHING}ranks on one host talk over {_SOCKET} as well")
     transports = listed(sorted(control["ranks"][0]["between"]))

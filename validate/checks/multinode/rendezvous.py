@@ -28,15 +28,17 @@ from validate.nodes import NODES
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each launcher's name, and what the ranks that it started measured.
 
-    On the first node a launcher that fails has `{"error": ...}` as its evidence, and others are
-    measured all the same.
+    A launcher that fails has `{"error": ...}` as its evidence, and others are measured all the
+    same.
     """
     for claim in claims:
         make_command = LAUNCHERS[claim.subject]
         try:
-            yield from _nodes.measure(__name__, [claim], make_command)
+            # A list, because a launch can fail after all ranks have measured.
+            measured = list(_nodes.measure(__name__, [claim], make_command))
         except (_launch.RanksFailedError, FileNotFoundError) as error:
-            yield claim.subject, {"error": describe_error(error)}
+            measured = [(claim.subject, {"error": describe_error(error)})]
+        yield from measured
 
 
 def c10d(launch: Launch) -> list[str]:
@@ -98,6 +100,8 @@ def deepspeed(launch: Launch) -> list[str]:
         f"--master_addr={launch.addresses[0]}",
         f"--master_port={launch.port}",
         "--module",
+        # Otherwise it is the program's first argument.
+        "--no_local_rank",
     ]
 
 
