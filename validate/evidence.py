@@ -32,6 +32,10 @@ class Outcome(str, Enum):
     __str__ = str.__str__  # Python 3.10, which a foreign base may bring, has no StrEnum
 
 
+_LINE_CHARACTERS = 200
+"""A line of a log is cut to this where it is shown."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
     """What one probe measured for one claim, which its subject names."""
@@ -61,6 +65,18 @@ class Record:
             if measurement.subject == subject:
                 return measurement
         return None
+
+    def progress_line(self) -> str:
+        """Return what is printed as soon as the probe has ended: `measured cpu.home in 1.2 s`.
+
+        If it did not complete, the line ends with the last line of its log, which may tell why.
+        """
+        end = str(self.outcome)
+        if self.outcome is not Outcome.COMPLETED:
+            last_line = self.log.rstrip().rpartition("\n")[2].strip()
+            printable = "".join(c if c.isprintable() else " " for c in last_line)
+            end += f": {printable[:_LINE_CHARACTERS]}" if printable else ""
+        return f"measured {self.probe} in {self.seconds:.1f} s ({end})"
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:

@@ -89,7 +89,7 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     survey_evidence |= clean_value(survey.image_evidence(info, survey_of_image))
 
     def say_measured(record: Record) -> None:
-        options.say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")
+        options.say(record.progress_line())
 
     to_measure, from_survey = _split(ClaimSet(image=f"{PREFIX}{reference}", claims=tuple(claims)))
     tiers = (Tier.STATIC, Tier.CPU) if options.run else (Tier.STATIC,)

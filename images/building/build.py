@@ -151,8 +151,7 @@ def build_image(
         warn("waits: another process is building the image of this name on this engine")
 
     def say_measured(record: Record) -> None:
-        text = f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
-        progress.say(name, text, "dim")
+        progress.say(name, record.progress_line(), "dim")
 
     with engine.hold_lock(f"build {tag}", say_waiting):
         # The machine first: if GPUs can't be attached as asked, or build steps can't reach an index

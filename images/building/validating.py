@@ -88,7 +88,7 @@ def validate_image(
     say(str(attachment))
 
     def say_measured(record: Record) -> None:
-        say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")
+        say(record.progress_line())
 
     steps = engine.steps(info.handle)
     # Steps above those of our Dockerfile make it a derived image: a user built it on top of ours.

@@ -2,8 +2,10 @@
 
 import copy
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +22,13 @@ from images.validation.claims.multinode import ROWS, multinode_claims
 from tests.support.cases import cases
 from tests.support.judging import fails, judge_claim, spoiled_by, wrong
 from tests.support.sources import SOURCES, image
+from validate.checks.multigpu import _launch
 from validate.checks.multigpu.collectives import OPERATIONS
-from validate.checks.multinode import _nodes, rendezvous
+from validate.checks.multinode import _nodes, collectives, rendezvous
 from validate.checks.multinode.collectives import parse_nccl_log
 from validate.checks.multinode.death import judge as judge_death
 from validate.claims import Claim, ClaimSet, Tier
+from validate.harness.forked import attempt
 from validate.judging import Status
 from validate.nodes import ADDRESSES_VARIABLE, NODE_VARIABLE, SHARED_FOLDER
 
@@ -302,3 +306,44 @@ def test_nodes_that_meet_have_the_same_port_and_ranks_of_their_own(
     assert [file.name for file in second.own_report_files()] == ["rank2", "rank3"]
     work = json.loads((shared_folder / "work.json").read_text())
     assert work["probe"] == "a.check"
+
+
+@pytest.mark.parametrize("fails_there", [False, True])
+def test_after_the_control_on_one_host_a_node_still_knows_its_number(
+    fails_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_node = {"NCCL_HOSTID": "1", "CUDA_VISIBLE_DEVICES": "1", NODE_VARIABLE: "1"}
+    for name, value in of_node.items():
+        monkeypatch.setenv(name, value)
+    seen: list[set[str]] = []
+
+    def launch(*_: object, **__: object) -> Iterator[tuple[str, dict[str, Any]]]:
+        seen.append(of_node.keys() & os.environ.keys())
+        if fails_there:
+            raise _launch.RanksFailedError("rank 0 failed")
+        yield "transport", {"ranks": []}
+
+    monkeypatch.setattr(_launch, "measure", launch)
+    control = attempt(partial(collectives.measure_on_one_host, claim_about("transport")))
+
+    assert ("error" in control) == fails_there
+    assert seen == [set()]
+    assert {name: os.environ.get(name) for name in of_node} == of_node
+
+
+def test_a_node_whose_probe_breaks_off_tells_the_other(
+    shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shared_folder.parent / "a.check-transport"
+    folder.mkdir(parents=True)
+    (folder / "arrived1").write_text("0")
+    monkeypatch.setenv(NODE_VARIABLE, "0")
+
+    def break_off(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(_nodes, "run", break_off)
+    with pytest.raises(OSError, match="no space left"):
+        list(_nodes.measure("a.check", [claim_about("transport")]))
+
+    assert json.loads((folder / "ended0").read_text()) == "its probe broke off"

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from validate.checks.multigpu import _launch
 from validate.claims import Claim
@@ -31,7 +31,6 @@ MEETING_SECONDS = START_SECONDS + LIMIT_SECONDS + 30
 """How long a node waits for the other. It must be longer than a launch can take: after one that
 failed early, this node comes first to the next."""
 _POLL_SECONDS = 0.1
-T = TypeVar("T")
 
 
 class NodeMissingError(RuntimeError):
@@ -100,25 +99,32 @@ def measure(
     make_command: returns the launcher's command, to which a module and its arguments are added.
     """
     launch = meet(f"{probe}-{claims[0].subject}", probe, claims)
-    exit_code, log = run(launch, make_command(launch))
+    own_failure = "its probe broke off"
+    try:
+        exit_code, log = run(launch, make_command(launch))
 
-    reports = [_launch.read_report(file) for file in launch.report_files()]
-    for claim in claims:
-        is_complete = all(claim.subject in report["measured"] for report in reports)
-        if launch.node == 0 and is_complete:
-            rank_evidence = [report["measured"][claim.subject] for report in reports]
-            yield claim.subject, {"ranks": rank_evidence}
+        reports = [_launch.read_report(file) for file in launch.report_files()]
+        for claim in claims:
+            is_complete = all(claim.subject in report["measured"] for report in reports)
+            if launch.node == 0 and is_complete:
+                rank_evidence = [report["measured"][claim.subject] for report in reports]
+                yield claim.subject, {"ranks": rank_evidence}
+
+        own_failure = _launch.describe_failure(
+            exit_code,
+            log,
+            [_launch.read_report(file) for file in launch.own_report_files()],
+            LIMIT_SECONDS,
+            START_SECONDS,
+            launch.first_rank,
+        )
+    finally:
+        # Also if this probe breaks off: the other node would wait in vain, and come too late to all
+        # later launches.
+        tell(launch.folder, launch.node, "ended", own_failure)
 
     # A launch that one node ended well may have failed on the other.
-    own_failure = _launch.describe_failure(
-        exit_code,
-        log,
-        [_launch.read_report(file) for file in launch.own_report_files()],
-        LIMIT_SECONDS,
-        START_SECONDS,
-        launch.first_rank,
-    )
-    failures = exchange(launch.folder, "ended", own_failure)
+    failures = wait_for_nodes(launch.folder, launch.node, "ended")
     failed = [f"node {node}: {failure}" for node, failure in enumerate(failures) if failure]
     if failed:
         raise _launch.RanksFailedError("; ".join(failed))
@@ -149,7 +155,8 @@ def meet(name: str, probe: str, claims: Sequence[Claim]) -> Launch:
         work = {"probe": probe, "claims": [asdict(claim) for claim in claims]}
         (folder / "work.json").write_text(json.dumps(work))
         port = find_free_port()
-    ports = exchange(folder, "arrived", port)
+    tell(folder, node, "arrived", port)
+    ports = wait_for_nodes(folder, node, "arrived")
     return Launch(
         node=node,
         ranks=_launch.count_ranks(claims[0]),
@@ -159,18 +166,22 @@ def meet(name: str, probe: str, claims: Sequence[Claim]) -> Launch:
     )
 
 
-def exchange(folder: Path, event: str, content: T) -> list[T]:
-    """Tell the other node of an event of a launch, wait until it tells the same, and return both.
+def tell(folder: Path, node: int, event: str, content: object) -> None:
+    """Tell the other node of an event of a launch, in the folder that they share.
 
-    `content` is written as JSON. The result is in the order of the nodes. Raises NodeMissingError
-    if the other node does not come in time.
+    `node` is the number of this node. `content` is written as JSON.
     """
-    node = int(os.environ[NODE_VARIABLE])
     # A rename is atomic, so the other node reads either nothing or the whole.
     unfinished = folder / f"unfinished{node}"
     unfinished.write_text(json.dumps(content))
     unfinished.rename(folder / f"{event}{node}")
 
+
+def wait_for_nodes(folder: Path, node: int, event: str) -> list[Any]:
+    """Wait until both nodes have told of an event, and return what they told, in their order.
+
+    Raises NodeMissingError if the other node does not tell in time.
+    """
     files = [folder / f"{event}{number}" for number in range(NODES)]
     deadline = time.monotonic() + MEETING_SECONDS
     while not all(file.exists() for file in files):

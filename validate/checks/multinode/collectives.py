@@ -53,11 +53,16 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def measure_on_one_host(claim: Claim) -> Mapping[str, Any]:
     """Return what ranks measure for a claim that this node starts by itself, with all GPUs.
 
-    Raises RanksFailedError if one of them fails. Changes the variables of this process.
+    Raises RanksFailedError if one of them fails.
     """
-    for variable in _TWO_HOSTS:
-        os.environ.pop(variable, None)
-    ((_, evidence),) = _launch.measure(__name__, [claim], limit=_nodes.LIMIT_SECONDS)
+    of_two_hosts = {name: os.environ[name] for name in _TWO_HOSTS if name in os.environ}
+    for name in of_two_hosts:
+        del os.environ[name]
+    try:
+        ((_, evidence),) = _launch.measure(__name__, [claim], limit=_nodes.LIMIT_SECONDS)
+    finally:
+        # This node has not yet told the other one that its launch has ended, and needs its number.
+        os.environ.update(of_two_hosts)
     return evidence
 
 
