@@ -85,6 +85,19 @@ class Record:
         return cls(**{**data, "outcome": Outcome(data["outcome"]), "measurements": measurements})
 
 
+class OtherImage(TypedDict):
+    """What another image measured on the same machine, of claims that the image had failed."""
+
+    image: str
+    """Its name in the matrix."""
+    digest: str
+    run: str
+    """The recorded run (results/runs.jsonl) in which these claims passed on this GPU model."""
+    claims: Sequence[Mapping[str, Any]]
+    """Its own claims of these names, as JSON: it may have another torch."""
+    records: Sequence[Mapping[str, Any]]
+
+
 class MeasuredOn(TypedDict, total=False):
     """Facts of the machine that measured, and of the image as its engine knows it."""
 
@@ -126,6 +139,10 @@ class MeasuredOn(TypedDict, total=False):
     """Whether a container ran out of memory."""
     ulimits: str
     """Why the engine refused the limits that ranks ask for."""
+    other_images: Sequence[OtherImage]
+    """Images that ran failed claims on the same machine (images/building/other_images.py)."""
+    not_compared: Mapping[str, str]
+    """Keys of failed claims that no other image could run -> the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

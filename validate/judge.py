@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from validate import checks, hints, host_faults, next_steps
 from validate.checks import Judge, Judges
 from validate.claims import GPU_TIERS, Claim, ClaimSet, Tier
-from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.evidence import Evidence, MeasuredOn, Measurement, OtherImage, Outcome, Record
 from validate.hints import Hint
 from validate.judging import (
     PROVES_NOTHING,
@@ -58,6 +58,8 @@ class Verdict:
     """What is wrong with the machine that measured (host_faults.py)."""
     other_base: str = ""
     """The base that the image stands on in place of the matrix's; empty: the matrix's own."""
+    not_compared: Mapping[str, str] = field(default_factory=dict)
+    """Keys of failed claims that no other image could run on this machine -> the reason."""
 
     @property
     def overall(self) -> Status:
@@ -109,6 +111,7 @@ def judge(
         evidence_sha256=evidence.sha256,
         faults=tuple(evidence.host.get("faults") or ()),
         other_base=str(evidence.host.get("other_base", "")),
+        not_compared=evidence.host.get("not_compared") or {},
     )
 
 
@@ -162,6 +165,9 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
     fault = _fault_of_host(claim, measured, evidence.host)
     if fault and finding.status in (Status.FAIL, Status.KNOWN):
         finding = unproven(f"{OF_HOST}{fault}; here: {finding.reason}", _MEND_THE_MACHINE)
+    # Another image may have run what failed, on the same machine.
+    if needs_other_image(claim, finding.status):
+        finding = _compare(claim, finding, evidence.host, judging)
 
     # If the probe ended early, add its exit status and log, which may tell why.
     if record and record.outcome is not Outcome.COMPLETED:
@@ -246,6 +252,59 @@ def _fault_of_host(claim: Claim, measured: Mapping[str, Any], host: Mapping[str,
     if faults:
         return str(faults[0])
     return host_faults.of_evidence(measured)
+
+
+def needs_other_image(claim: Claim, status: Status) -> bool:
+    """Return whether another image can tell whose fault this is: the image's or the machine's."""
+    return status is Status.FAIL and claim.required and claim.tier in GPU_TIERS
+
+
+def _compare(claim: Claim, finding: Finding, host: MeasuredOn, judging: Judge | None) -> Finding:
+    """Return the finding on a failed claim, with what other images measured on the same machine.
+
+    If another image fails, too, it is the machine's fault: that image is recorded as PASS on this
+    GPU model. If it passes, the fault is the image's own. The finding stays as it is if no other
+    image ran this claim (`host["other_images"]`), or if it did not come to a result.
+    """
+    for other in host.get("other_images") or ():
+        judged = _judge_other_image(claim, other, host, judging)
+        if judged is None:
+            continue
+        if judged.status is Status.PASS:
+            reason = (
+                f"{finding.reason}; the image {other['image']} passes this claim on this machine, "
+                "so the fault is the image's"
+            )
+            return finding._replace(reason=reason)
+        # Its failure may itself have the error number of a known fault of the machine.
+        if judged.status is Status.FAIL or judged.reason.startswith(OF_HOST):
+            fault = (
+                f"the image {other['image']}, recorded as PASS on this GPU model, fails here, too "
+                f"({judged.reason.removeprefix(OF_HOST)})"
+            )
+            return unproven(f"{OF_HOST}{fault}; here: {finding.reason}", _MEND_THE_MACHINE)
+    return finding
+
+
+def _judge_other_image(
+    claim: Claim, other: OtherImage, host: MeasuredOn, judging: Judge | None
+) -> ClaimVerdict | None:
+    """Judge another image's own claim of the same name; None: it did not run it.
+
+    `host`: facts of the machine on which both images ran.
+    """
+    for data in other["claims"]:
+        others_claim = Claim.from_json(data)
+        if others_claim.key != claim.key:
+            continue
+        evidence = Evidence(
+            image=other["image"],
+            digest=other["digest"],
+            records=tuple(Record.from_json(record) for record in other["records"]),
+            host={"seed": host["seed"]},
+        )
+        return _judge_claim(others_claim, evidence, judging)
+    return None
 
 
 def _decide(

@@ -66,6 +66,7 @@ def lines(
             report.append(f"{status}  {_count_by_tier(claims)} (--all shows them)")
 
     report += ["", summary(verdict), *_tiers_not_run(verdict, not_run), *left_out]
+    report += _not_compared(verdict)
 
     # The worst comes last: there a reader of a terminal looks first.
     for status, word in (
@@ -151,6 +152,18 @@ def _tiers_not_run(verdict: Verdict, reason: str) -> list[str]:
         return []
     line = f"not run: {', '.join(absent)}"
     return [f"{line} ({reason})" if reason else line]
+
+
+def _not_compared(verdict: Verdict) -> list[str]:
+    """Return a line for each reason why no other image ran failed claims on the same machine."""
+    keys_by_reason: dict[str, list[str]] = {}
+    for key, reason in verdict.not_compared.items():
+        keys_by_reason.setdefault(reason, []).append(key)
+    lines = []
+    for reason, keys in keys_by_reason.items():
+        names = listed(keys, limit=_MOST_NAMES)
+        lines.append(f"not compared with another image: {names}: {reason}")
+    return lines
 
 
 def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
@@ -278,6 +291,8 @@ def markdown(verdict: Verdict) -> str:
         page += ["", "What to do next:", ""]
     for step, keys in steps.items():
         page.append(f"- {', '.join(keys)}: {step.replace('<', '&lt;')}")
+    for line in _not_compared(verdict):
+        page += ["", _escape_cell(line)]
     return "\n".join([*page, ""])
 
 

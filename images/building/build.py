@@ -204,6 +204,7 @@ def build_image(
                 attachment,
                 other_base=base_images.other_base(image, info.labels),
                 earlier=earlier,
+                compare=options.compare,
                 say=warn,
                 on_record=say_measured,
             )

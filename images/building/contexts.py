@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from images.building.validating import Compare, compare_nothing
 from images.config.matrix import Sources
 from images.context import base_images, origin, render
 from images.context.hosting import HostSettings
@@ -72,6 +73,8 @@ class BuildOptions:
     reuse: bool = False
     """Whether the evidence of an earlier run with the same inputs may stand for a new one. Nightly
     runs and everything else that is recorded measure always."""
+    compare: Compare = compare_nothing
+    """Runs the GPU claims that failed in other images."""
     suffix: str = ""
     """Added to an image's name (-canary), so that a nightly build never takes the name itself."""
 

@@ -39,8 +39,15 @@ from validate.judge import Verdict, explain, judge
 
 ANYWHERE = (Tier.STATIC, Tier.CPU)
 """The tiers that every machine can judge: no image is named without them."""
+Compare = Callable[[Evidence, Verdict, Attachment], None]
+"""Adds to the evidence what other images measured of the GPU claims that failed
+(other_images.OtherImages.compare)."""
 _MOST_SUGGESTIONS = 6
 """Names that a message suggests at most in place of an unknown one."""
+
+
+def compare_nothing(_evidence: Evidence, _verdict: Verdict, _gpus: Attachment) -> None:
+    """Add nothing: failed claims are not run in other images."""
 
 
 class Validated(NamedTuple):
@@ -67,6 +74,7 @@ def validate_image(
     only: Sequence[str] = (),
     run_anyway: bool = False,
     earlier: Evidence | None = None,
+    compare: Compare = compare_nothing,
     say: Callable[[str], None],
 ) -> Validated:
     """Validate an image of the engine: test what matrix.yaml claims about it, and judge the result.
@@ -77,6 +85,7 @@ def validate_image(
     only: names or patterns of claims (`pins/torch`); empty: all claims.
     run_anyway: run programs of the image even if its files are broken.
     earlier: the evidence of an earlier run, which stands for this one if its inputs are the same.
+    compare: called if GPU claims failed, to run them in other images.
     say: called with lines about the progress.
 
     Raises UserError if there is no lock, or if the image can't be tested.
@@ -116,6 +125,7 @@ def validate_image(
         other_base=base_images.other_base(image, info.labels),
         run_anyway=run_anyway,
         earlier=earlier,
+        compare=compare,
         say=say,
         on_record=say_measured,
     )
@@ -287,6 +297,7 @@ def measure_and_judge(
     other_base: str = "",
     run_anyway: bool = False,
     earlier: Evidence | None = None,
+    compare: Compare = compare_nothing,
     say: Callable[[str], None] = lambda _text: None,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> tuple[Evidence, Verdict]:
@@ -299,6 +310,7 @@ def measure_and_judge(
     run_anyway: run programs of the image even if its files are broken.
     earlier: the evidence of an earlier run. If its inputs are those of this run, nothing is
         measured: this evidence is judged again, and returned.
+    compare: adds what other images measured of the GPU claims that failed.
     say: called with the reason if `earlier` does not stand for this run.
     on_record: called with what each check measured.
 
@@ -332,5 +344,9 @@ def measure_and_judge(
     # The claims of the evidence: those of `claims` that were to be measured, and any others about
     # the image's files that show it to be broken.
     verdict = judge(evidence.claim_set, evidence)
+    # Whose fault is a failure on a GPU? If another image ran the claim, judge by that, too.
+    compare(evidence, verdict, gpus)
+    if evidence.host.keys() & {"other_images", "not_compared"}:
+        verdict = judge(evidence.claim_set, evidence)
     # `explain` adds hints: known errors whose text a claim's evidence holds.
     return evidence, explain(verdict)

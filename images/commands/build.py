@@ -92,6 +92,7 @@ def build(
             tiers=tier or (),
             gpus=gpus,
             reuse=not again,
+            compare=common.compare_others(docker_engine, sources),
         )
         _tell_sizes(docker_engine, images, sources, offline=offline)
         find_wheel = _wheel_finder(docker_engine, images, options, progress, compiles=compile_)

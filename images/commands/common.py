@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -16,6 +17,11 @@ from images.planning import plan
 from images.planning.image import Image
 from images.planning.plan import Planned
 from validate import terminal
+
+if TYPE_CHECKING:
+    from images.building.other_images import RecordedPass
+    from images.building.validating import Compare
+    from images.engine import Engine
 
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
 _COLOURS = {
@@ -113,6 +119,21 @@ def find_refused(
         return refused
     names = [sources.matrix.aliases.get(selector, selector) for selector in selectors]
     return [image for image in refused if image.name in names]
+
+
+def compare_others(engine: "Engine", sources: Sources) -> "Compare":
+    """Return the function that runs failed GPU claims in other images that are recorded as PASS."""
+
+    def read_passes() -> "Sequence[RecordedPass]":
+        # Imported here, because only a failure on a GPU needs the recorded runs.
+        from images.site import recorded
+
+        return recorded.read_passes(sources)
+
+    # Imported here, because verbs without an engine start sooner so.
+    from images.building.other_images import OtherImages
+
+    return OtherImages(engine, sources, read_passes, tell).compare
 
 
 def say(text: str, style: str = "yellow") -> None:

@@ -131,6 +131,7 @@ def validate(
             only=claim or (),
             run_anyway=run_anyway,
             earlier=earlier,
+            compare=common.compare_others(docker_engine, sources),
             say=common.tell,
         )
         if tag:

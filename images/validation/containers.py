@@ -224,12 +224,15 @@ def measure_in_container(
     plan: ContainerPlan,
     seed: int,
     on_record: Callable[[Record], None],
+    *,
+    timeout: float = SUITE_SECONDS,
 ) -> ContainerResult:
     """Run our checks (the suite) in a container, with the image's own Python.
 
     plan: the claims to test, and the container's settings.
     seed: seeds the random inputs of the checks.
     on_record: is called with what a check measured, once for each check.
+    timeout: seconds after which the checks must have ended.
 
     Returns how the container ended. Raises UserError if the suite did not start, was ended from
     outside or took too long, or if the engine failed.
@@ -254,13 +257,13 @@ def measure_in_container(
                 engine,
                 specs,
                 files,
-                timeout=SUITE_SECONDS,
+                timeout=timeout,
                 probes=probes,
                 on_record=on_record,
                 require_end=partial(require_end, image, then=then),
             )
         suite_run = run_suite(
-            engine, spec, files, timeout=SUITE_SECONDS, probes=probes, on_record=on_record
+            engine, spec, files, timeout=timeout, probes=probes, on_record=on_record
         )
         require_end(image, plan.name, suite_run, then)
         return suite_run.end

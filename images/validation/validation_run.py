@@ -4,8 +4,10 @@
 from the copy that an image carries.
 """
 
+import math
 import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
@@ -275,12 +277,19 @@ def look_from_host(
 
 
 def run_containers(
-    engine: Engine, image: ImageInfo, claims: ClaimSet, gpus: Attachment, evidence: GrowingEvidence
+    engine: Engine,
+    image: ImageInfo,
+    claims: ClaimSet,
+    gpus: Attachment,
+    evidence: GrowingEvidence,
+    *,
+    end: float = math.inf,
 ) -> None:
     """Measure claims by running programs of the image, in several containers.
 
-    Records are added to `evidence`. If an error occurs in a container, or the user interrupts, no
-    further container is started, and the error is raised.
+    `end`: when all of them must have ended, as time.monotonic() counts; a container that then still
+    runs is an error. Records are added to `evidence`. If an error occurs in a container, or the
+    user interrupts, no further container is started, and the error is raised.
     """
     home = image.env.get("HOME", "")
     is_derived = bool(evidence.host["steps_above"])  # a user's image, built on one of ours
@@ -293,7 +302,8 @@ def run_containers(
             return
         try:
             seed = evidence.host["seed"]
-            result = measure_in_container(engine, image, plan, seed, evidence.add)
+            timeout = min(SUITE_SECONDS, max(1.0, end - time.monotonic()))
+            result = measure_in_container(engine, image, plan, seed, evidence.add, timeout=timeout)
             evidence.note_container_end(
                 out_of_memory=result.end.oom, refused_limits=result.refused_limits
             )

@@ -1,0 +1,355 @@
+"""Which other images run GPU claims that failed, and what is said where none can."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.building import other_images, validating
+from images.building.other_images import OtherImages, RecordedPass
+from images.commands import build, validate
+from images.engine import EngineError, EngineErrorKind, ImageInfo, private_engine
+from images.engine.gpus import Attachment
+from images.errors import Problem, UserError
+from images.hardware.inventory import Gpu, GpuMode, Inventory
+from images.site import recorded
+from tests.images.validation.test_validation_run import Engine
+from tests.support.engine_contents import image_info
+from tests.support.sources import SOURCES
+from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import Evidence, Outcome, Record
+from validate.judge import judge
+from validate.judging import Status
+
+H200 = Gpu(name="NVIDIA H200", capability=(9, 0), memory=140 << 30)
+INVENTORY = Inventory(driver="580.95.05", gpus=(H200,), source="NVML")
+GPUS = Attachment(mode=GpuMode.NVIDIA, reason="", inventory=INVENTORY)
+OTHER_DIGEST = "sha256:" + "0" * 64
+PASSED = RecordedPass(
+    run="cu126-torch25/h200",
+    image="cu126-torch25",
+    digest=OTHER_DIGEST,
+    payload={"torch": "sha256:2"},
+    gpus=("NVIDIA H200",),
+    claims=frozenset({"numerics/gemm-fp32", "triton/jit"}),
+    is_of_today=True,
+)
+
+
+def gpu_claim(key: str = "numerics/gemm-fp32", **fields: Any) -> Claim:
+    check, subject = key.split("/")
+    return Claim(
+        check=check, subject=subject, tier=Tier.GPU, probe=f"gpu.{check}", statement="", **fields
+    )
+
+
+def evidence_of(*claims: Claim, seconds: float = 1.0) -> Evidence:
+    """Return evidence in which these claims fail: nothing was measured for them."""
+    records = []
+    for probe in dict.fromkeys(claim.probe for claim in claims):
+        records.append(Record(probe=probe, outcome=Outcome.COMPLETED, seconds=seconds, seed=7))
+    return Evidence(
+        image="a",
+        digest="sha256:1",
+        records=tuple(records),
+        host={"seed": 7, "payload": {"torch": "sha256:1"}},
+        claims=claims,
+    )
+
+
+class EngineWithImages(Engine):
+    """An engine that has the image with OTHER_DIGEST, unless it is told otherwise."""
+
+    digests: Sequence[str] = (OTHER_DIGEST,)
+
+    def find(self, reference: str) -> ImageInfo | None:
+        return image_info(digest=reference) if reference in self.digests else None
+
+
+def compare(
+    evidence: Evidence,
+    monkeypatch: pytest.MonkeyPatch,
+    *passes: RecordedPass,
+    engine: Any = None,
+    gpus: Attachment = GPUS,
+    others_claims: Sequence[Claim] | None = None,
+) -> tuple[Evidence, list[str]]:
+    """Run what failed in other images; returns the evidence and what was said.
+
+    `others_claims`: what the other image is held to; None: the same claims.
+    """
+    claims = evidence.claims if others_claims is None else tuple(others_claims)
+    monkeypatch.setattr(
+        validating, "claims_of", lambda *_args, **_options: ClaimSet(image="b", claims=claims)
+    )
+    said: list[str] = []
+    others = OtherImages(engine or EngineWithImages(), SOURCES, lambda: passes, said.append)
+    verdict = judge(evidence.claim_set, evidence)
+    others.compare(evidence, verdict, gpus)
+    return evidence, said
+
+
+# --- what runs ------------------------------------------------------------------------------------
+
+
+def test_only_failed_claims_run_in_the_other_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = EngineWithImages()
+    optional = gpu_claim("triton/jit", required=False)
+
+    evidence, said = compare(evidence_of(gpu_claim(), optional), monkeypatch, PASSED, engine=engine)
+
+    (other,) = evidence.host["other_images"]
+    assert (other["image"], other["digest"], other["run"]) == (
+        "cu126-torch25",
+        OTHER_DIGEST,
+        "cu126-torch25/h200",
+    )
+    assert [claim["check"] for claim in other["claims"]] == ["numerics"]
+    assert [record["probe"] for record in other["records"]] == ["gpu.numerics"]
+    assert "not_compared" not in evidence.host
+    assert said == [
+        "cu126-torch25 runs 1 failed claim, to tell the image's fault from the machine's"
+    ]
+    (spec,) = engine.specs
+    assert spec.image == OTHER_DIGEST
+    assert spec.device_requests == GPUS.device_requests
+
+
+def test_nothing_is_read_or_run_if_nothing_failed_on_a_gpu() -> None:
+    def refuse() -> Sequence[RecordedPass]:
+        raise AssertionError("recorded runs were read")
+
+    others = OtherImages(EngineWithImages(), SOURCES, refuse, lambda _text: None)  # type: ignore[arg-type]
+    evidence = evidence_of(gpu_claim(unproven="no GPU"))
+
+    others.compare(evidence, judge(evidence.claim_set, evidence), GPUS)
+
+    assert evidence.host.keys() == {"seed", "payload"}
+
+
+def test_measuring_judges_again_with_what_the_other_image_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The fake engine's containers measure nothing that a judge can read: both images fail."""
+    claims = ClaimSet(image="a", claims=(gpu_claim(),))
+    monkeypatch.setattr(validating.earlier_run, "describe_inputs", lambda *_a, **_o: {})
+    monkeypatch.setattr(validating, "claims_of", lambda *_args, **_options: claims)
+    engine: Any = EngineWithImages()
+    others = OtherImages(engine, SOURCES, lambda: [PASSED], lambda _text: None)
+
+    evidence, verdict = validating.measure_and_judge(
+        engine, "a:1", claims, (Tier.GPU,), GPUS, compare=others.compare
+    )
+
+    (judged,) = verdict.claims
+    assert judged.status is Status.UNPROVEN
+    assert judged.reason.startswith("the host's fault: the image cu126-torch25, recorded as PASS")
+    assert verdict.evidence_sha256 == evidence.sha256
+    assert judge(evidence.claim_set, evidence).claims[0].reason == judged.reason
+
+
+def test_another_image_runs_what_the_newest_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = replace(PASSED, run="cu130-torch211/h200", claims=frozenset({"numerics/gemm-fp32"}))
+
+    evidence, _ = compare(
+        evidence_of(gpu_claim(), gpu_claim("triton/jit")), monkeypatch, newest, PASSED
+    )
+
+    checks_of_runs = {}
+    for other in evidence.host["other_images"]:
+        checks_of_runs[other["run"]] = [claim["check"] for claim in other["claims"]]
+    assert checks_of_runs == {
+        "cu130-torch211/h200": ["numerics"],
+        "cu126-torch25/h200": ["triton"],
+    }
+
+
+def test_an_image_that_does_not_start_is_no_error_and_its_claims_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_probes: list[str]) -> None:
+        raise EngineError(Problem(where="b", cause="no such device"), EngineErrorKind.OTHER)
+
+    evidence, _ = compare(
+        evidence_of(gpu_claim()), monkeypatch, PASSED, engine=EngineWithImages(refuse)
+    )
+
+    assert evidence.host["not_compared"] == {
+        "numerics/gemm-fp32": "the image cu126-torch25 did not measure it: no such device"
+    }
+
+
+@pytest.mark.parametrize(
+    "others_claim",
+    [
+        gpu_claim("triton/jit"),
+        gpu_claim(unproven="no wheel"),
+        gpu_claim(expect={"not_applicable": "takes compute capability 10.0"}),
+    ],
+)
+def test_an_image_that_is_not_held_to_the_claim_does_not_run_it(
+    monkeypatch: pytest.MonkeyPatch, others_claim: Claim
+) -> None:
+    evidence, said = compare(
+        evidence_of(gpu_claim()), monkeypatch, PASSED, others_claims=[others_claim]
+    )
+
+    assert said == []
+    assert evidence.host["not_compared"] == {
+        "numerics/gemm-fp32": "no other image is recorded as PASS on this GPU model"
+    }
+
+
+# --- which image ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "recorded_pass",
+    [
+        pytest.param(replace(PASSED, gpus=("NVIDIA H100 80GB HBM3",)), id="other GPU"),
+        pytest.param(replace(PASSED, digest="sha256:1"), id="same digest"),
+        pytest.param(replace(PASSED, payload={"torch": "sha256:1"}), id="same layers"),
+        pytest.param(replace(PASSED, claims=frozenset({"triton/jit"})), id="other claim"),
+    ],
+)
+def test_a_run_of_another_gpu_or_claim_or_of_the_same_image_is_no_comparison(
+    monkeypatch: pytest.MonkeyPatch, recorded_pass: RecordedPass
+) -> None:
+    evidence, _ = compare(evidence_of(gpu_claim()), monkeypatch, recorded_pass)
+
+    assert "other_images" not in evidence.host
+    assert evidence.host["not_compared"] == {
+        "numerics/gemm-fp32": "no other image is recorded as PASS on this GPU model"
+    }
+
+
+@pytest.mark.parametrize(
+    ("is_of_today", "words"),
+    [
+        (True, "`nox -s build -- cu126-torch25` builds one, then validate again"),
+        (False, "are images that no build gives today"),
+    ],
+)
+def test_an_image_that_the_engine_lacks_is_one_to_build(
+    monkeypatch: pytest.MonkeyPatch, is_of_today: bool, words: str
+) -> None:
+    engine = EngineWithImages()
+    engine.digests = ()
+
+    evidence, _ = compare(
+        evidence_of(gpu_claim()),
+        monkeypatch,
+        replace(PASSED, is_of_today=is_of_today),
+        engine=engine,
+    )
+
+    assert words in evidence.host["not_compared"]["numerics/gemm-fp32"]
+    assert engine.specs == []
+
+
+@pytest.mark.parametrize("payload", [{"torch": "sha256:2"}, {"torch": "sha256:3"}])
+def test_an_image_of_the_recorded_name_counts_only_with_the_recorded_layers(
+    monkeypatch: pytest.MonkeyPatch, payload: dict[str, str]
+) -> None:
+    engine = EngineWithImages()
+    engine.digests = ("cu126-torch25",)
+    monkeypatch.setattr(OtherImages, "_read_payload", lambda *_arguments: payload)
+
+    evidence, _ = compare(evidence_of(gpu_claim()), monkeypatch, PASSED, engine=engine)
+
+    assert ("other_images" in evidence.host) is (payload == PASSED.payload)
+
+
+def test_an_image_for_a_newer_driver_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would fail on this machine without any fault of it."""
+    old_driver = replace(GPUS, inventory=replace(INVENTORY, driver="450.80.02"))
+
+    evidence, _ = compare(evidence_of(gpu_claim()), monkeypatch, PASSED, gpus=old_driver)
+
+    assert "other_images" not in evidence.host
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def test_claims_that_take_longer_than_the_limit_are_not_compared() -> None:
+    claims = [gpu_claim(), gpu_claim("triton/jit"), gpu_claim("speed/copy")]
+    evidence = evidence_of(*claims)
+    seconds = {"gpu.numerics": 299.0, "gpu.triton": 1.0, "gpu.speed": 300.0}
+    records = [replace(record, seconds=seconds[record.probe]) for record in evidence.records]
+    evidence = replace(evidence, records=tuple(records))
+
+    assert other_images.find_too_long(claims, evidence) == {
+        "speed/copy": "gpu.speed took 300 s, and other images get 300 s together"
+    }
+
+
+def test_another_image_is_stopped_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeouts: list[float] = []
+
+    engine = EngineWithImages()
+    monkeypatch.setattr(other_images, "MOST_SECONDS", 20)
+    original = other_images.validation_run.measure_in_container
+
+    def measure(*arguments: Any, timeout: float, **options: Any) -> Any:
+        timeouts.append(timeout)
+        return original(*arguments, timeout=timeout, **options)
+
+    monkeypatch.setattr(other_images.validation_run, "measure_in_container", measure)
+
+    compare(evidence_of(gpu_claim()), monkeypatch, PASSED, engine=engine)
+
+    (timeout,) = timeouts
+    assert 1 <= timeout <= 20
+
+
+# --- recorded runs --------------------------------------------------------------------------------
+
+
+def test_recorded_runs_are_read_newest_first_without_images_that_were_broken() -> None:
+    passes = recorded.read_passes(SOURCES)
+
+    runs = [recorded_pass.run for recorded_pass in passes]
+    assert "cu130-torch211/h100" in runs
+    assert not [run for run in runs if "broken" in run]
+    assert runs.index("cu130-torch211/h200-2026-11-29") < runs.index("cu130-torch211/h200-5")
+    by_run = dict(zip(runs, passes, strict=True))
+    # Its layers were not recorded, so nobody knows whether a build of today gives them.
+    assert not by_run["cu130-torch211/h100"].is_of_today
+    assert "numerics/gemm-fp32" in by_run["cu130-torch211/h100"].claims
+
+
+@pytest.mark.parametrize("verb", ["build", "validate"])
+def test_build_and_validate_compare_with_recorded_images(
+    verb: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compares: list[Any] = []
+
+    def build_all(*arguments: Any) -> Any:
+        compares.append(arguments[2].compare)
+        raise UserError(Problem(where="a", cause="ends here", then="-"))
+
+    def validate_image(*_arguments: Any, compare: Any, **_options: Any) -> Any:
+        compares.append(compare)
+        raise UserError(Problem(where="a", cause="ends here", then="-"))
+
+    engine = EngineWithImages()
+    engine.digests = (OTHER_DIGEST, "cu126-torch25")
+    monkeypatch.setattr(
+        private_engine, "open_engine", lambda *_args, **_options: nullcontext(engine)
+    )
+    monkeypatch.setattr(build, "build_all", build_all)
+    monkeypatch.setattr(validating, "validate_image", validate_image)
+
+    with pytest.raises(UserError, match="ends here"):
+        if verb == "build":
+            build.build(["cu126-torch25"], out=tmp_path)
+        else:
+            validate.validate("cu126-torch25", out=tmp_path)
+
+    (compare,) = compares
+    assert isinstance(compare.__self__, OtherImages)
+    assert compare.__self__._read_passes() == recorded.read_passes(SOURCES)
