@@ -203,7 +203,7 @@ def _find_next_step(claim: Claim, finding: Finding, measured: Mapping[str, Any])
         return ""
     variables = suspects(measured)
     if variables and variables in finding.reason:
-        return next_steps.unset(listed(list(measured["environment"])))
+        return next_steps.remove_variables(listed(list(measured["environment"])))
     # A problem of a rank begins with its number, so look for the words anywhere in the first one.
     first_problem = finding.reason.partition("; ")[0]
     if PROVES_NOTHING in first_problem:

@@ -25,23 +25,36 @@ FREE_THE_GPU = (
     "end the programs that `nvidia-smi` lists on this GPU, or take another GPU, then validate again"
 )
 MEASUREMENT_FAILED = (
-    "nothing is known of the image, as the measurement itself failed: validate it again on another "
-    f"machine, and if it says the same there, {REPORT}"
+    "nothing is known of the image, as the measurement itself failed: validate the image again on "
+    f"another machine; if this check says the same on that machine, {REPORT}"
 )
 """The next step if a result that is wrong on purpose passed as right."""
 PROBE_ENDED = (
-    f"run this check alone (`{command('validate', 'NAME', '--claim', 'CLAIM')}`) on a machine with "
-    "free memory, and read its `log` in evidence.json of that run; if it ends early again, "
-    f"{REPORT}"
+    f"run this check alone (`{command('validate', 'NAME', '--claim', 'CLAIM')}`, with the claim "
+    "named above for CLAIM) on a machine with free memory; if the check ends early again, read its "
+    f"`log` in evidence.json of that run, and {REPORT}"
 )
 """The next step if a probe did not run to its end."""
 
 
-def unset(names: str) -> str:
-    """Return how variables that an image sets are unset. `names` is such as `OMP_NUM_THREADS`."""
+def remove_variables(names: str) -> str:
+    """Return how variables that a reason names are taken away, such as `OMP_NUM_THREADS`."""
     return (
-        f"leave {names} unset, in your Dockerfile, in the base image and in the options of `docker "
-        "run`, and validate again"
+        f"take {names} out of the ENV lines of your Dockerfile and of the base image's, and out of "
+        "the options of `docker run` (`docker run --rm IMAGE env` shows what the image sets), then "
+        "build the image again and validate it"
+    )
+
+
+def if_image_sets(names: str) -> str:
+    """Return how variables that may be to blame are looked for and taken away.
+
+    It is the first half of a sentence. The second one says what to do if the image sets none of
+    them, and begins with `; if not, `. `names` is such as `TRITON_CACHE_DIR or CC`.
+    """
+    return (
+        f"if `docker run --rm IMAGE env` shows {names}, remove the ENV line that sets it from your "
+        "Dockerfile or from that of the base image, and build again"
     )
 
 
@@ -52,5 +65,5 @@ def pin(release: str) -> str:
     """
     return (
         f"pin {release} in matrix.yaml, then run `{LOCK}` and `{BUILD}`; in an image of your own, "
-        "install that with pip in your Dockerfile"
+        "install the same with pip in your Dockerfile, then build that image again and validate it"
     )

@@ -97,9 +97,10 @@ def _require_auditable(reference: str) -> None:
     """Raise UserError if a file or a list of packages is named, and no image and no environment."""
     if _LIST_OF_PACKAGES.search(reference):
         then = (
-            "install them into an empty environment (`uv venv checked && uv pip install "
-            "--python checked -r ...`, or `docker build`), and audit that: only what is installed "
-            "can be read"
+            "only what is installed can be audited: install a list of packages into an empty "
+            "environment (`uv venv checked && uv pip install --python checked -r "
+            "requirements.txt`) and audit the folder ./checked, or build a Dockerfile and audit "
+            "the image"
         )
         raise wrong(reference, "is a list of packages, no image and no environment", then)
     # No name of an image begins so.

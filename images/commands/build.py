@@ -30,7 +30,7 @@ from images.context.hosting import HostSettings, host_settings
 from images.context.labels import LABELS
 from images.engine import Engine, private_engine
 from images.engine.progress import Progress
-from images.errors import Problem, UserError, wrong
+from images.errors import Problem, UserError, command, wrong
 from images.hardware.inventory import GpuMode
 from images.locking import lock_file
 from images.planning.image import Image
@@ -148,10 +148,11 @@ def _describe_named_image(result: Built, page: str, sources: Sources) -> list[st
 
 def _problem_without_name(result: Built, page: str) -> Problem:
     """Return the problem that a built image does not get its name; `page` is its report."""
-    cause = f"{result.withheld}: it gets no name and stays {result.tag}-candidate"
+    cause = f"{result.withheld}: the image gets no name and stays {result.tag}-candidate"
     then = (
-        f"read the reasons in {page} (`docker run --rm -it {result.tag}-candidate` looks "
-        "inside); when the cause is mended, build again"
+        f"read the reasons in {page}, and mend what they name (`docker run --rm -it "
+        f"{result.tag}-candidate` looks inside the image); then build again: "
+        f"`{command('build', result.name)}`"
     )
     return Problem(where=result.name, cause=cause, then=then)
 
@@ -208,10 +209,13 @@ def _wheel_finder(
     is_custom_base = options.base != AUTO or any(image.base.custom for image in images)
     if is_custom_base and compiles:
         then = (
-            "leave --compile out; a wheel that you compile on that base yourself is taken from "
-            "--wheelhouse FOLDER"
+            "give the command without --compile; a wheel that you compile on your base yourself is "
+            "taken from --wheelhouse FOLDER"
         )
-        cause = "wheels are compiled for the bases of this project only, and this is another one"
+        cause = (
+            "wheels are compiled for the bases of this project only, and the image stands on "
+            "another one"
+        )
         raise wrong("--compile", cause, then)
     if is_custom_base:
         return lambda _image, _pin: None

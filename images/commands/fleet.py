@@ -133,8 +133,9 @@ def choose_tiers(name: str, machines: Machines, requested: Sequence[Tier]) -> tu
             gpus = plural(machines.gpus, "GPU")
             cause = f"can't be measured on {name}, where a task gets {gpus}"
             then = (
-                "give --workers another kind of machine in fleet.yaml, or leave this tier out; if "
-                f"a task on {name} gets more, correct its `gpus` in fleet.yaml"
+                "name another kind of machine of fleet.yaml with --workers, or give the command "
+                f"without this --tier; if a task on {name} gets more GPUs, correct `gpus` of "
+                f"{name} in fleet.yaml"
             )
             raise wrong(f"--tier {tier}", cause, then)
     return tuple(requested or possible)
@@ -199,7 +200,7 @@ def start_tasks(
     except ImportError as error:
         extra = "slurm" if on == "slurm" else "ray"
         then = f"`pip install 'truetag[{extra}]'`"
-        cause = f"a Python package is missing that this needs: {error}"
+        cause = f"a Python package is missing that --on {on} needs: {error}"
         raise failed(f"--on {on}", cause, then) from None
 
 
@@ -214,7 +215,10 @@ def describe_failure(outcome: Outcome, folder: Path) -> Problem:
     `folder` has the folders of all tasks. An outcome without a verdict has only a cause.
     """
     if outcome.verdict:
-        then = f"read {folder / outcome.task.key}/report.md"
+        then = (
+            f"read the reasons in {folder / outcome.task.key}/report.md, mend what they name, and "
+            "give the command again, with this image only"
+        )
     elif "next: " in outcome.cause:
         # The worker's own message says already what to do.
         then = ""

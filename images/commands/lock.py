@@ -85,8 +85,8 @@ def _require_unchanged(changed: Sequence[str], again: str) -> None:
     `again` is the command that locks, for the next step.
     """
     if changed:
-        cause = "is not what locking writes today"
-        then = f"{again}, without --check, writes it"
+        cause = "this file is not what locking writes today"
+        then = f"{again}, without --check, writes the file"
         problems = [Problem(where=f"locks/{path}", cause=cause, then=then) for path in changed]
         raise UserError(problems, code=1)
 
@@ -104,13 +104,13 @@ def _unreachable_error(unreachable: Mapping[str, Sequence[Problem]]) -> UserErro
             images_by_host.setdefault(host, []).append(failure.where)
 
     then = (
-        f"`{command('lock')}` again where this index can be reached; until then, builds take the "
-        "locks that these images have"
+        f"give `{command('lock')}` again on a machine that reaches this index; until then, builds "
+        "take the locks that these images have"
     )
     problems = []
     for host, names in images_by_host.items():
         were_not_locked = f"{plural(len(names), 'image was', 'images were')} not locked"
-        cause = f"this package index does not answer: {were_not_locked} ({', '.join(names)})"
+        cause = f"this package index does not answer, so {were_not_locked}: {', '.join(names)}"
         problems.append(Problem(where=host, cause=cause, then=then))
     return UserError(problems, code=1)
 

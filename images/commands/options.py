@@ -106,10 +106,10 @@ def require_writable(folder: Path) -> Path:
     if not existing.is_dir():
         raise wrong(str(existing), "this is no folder", "name a folder with --out")
     if not os.access(existing, os.W_OK | os.X_OK):
-        cause = "this user may not write to this folder"
+        cause = "you may not write to this folder"
         then = "change its permissions, or name another folder with --out"
         if existing != folder.absolute():
             cause += f", and {folder} would have to be made in it"
-            then = f"make {folder} yourself, writable for this user, or name another with --out"
+            then = f"make {folder} as a folder that you may write to, or name another with --out"
         raise wrong(str(existing), cause, then)
     return folder

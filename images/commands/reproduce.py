@@ -143,8 +143,12 @@ def describe_next_steps(name: str) -> str:
 def require_second_build(once: bool, beside: str) -> None:
     """Raise UserError if `--once` is given and there is no other build to compare with."""
     if once and not beside:
-        then = "leave --once out, or add --beside FILE"
-        raise failed("--record", "two builds are needed, and there is only one", then)
+        cause = "what two builds agree on is recorded, and --once makes only one build"
+        then = (
+            "give the command without --once, or add --beside FILE, with the reproduce.json of a "
+            "build on another machine"
+        )
+        raise failed("--record", cause, then)
 
 
 def require_committed(workspace: Workspace) -> None:
@@ -155,8 +159,12 @@ def require_committed(workspace: Workspace) -> None:
     matrix, locks = workspace.matrix.name, workspace.locks.name
     known = checkout.git(workspace.root, "ls-files", "--error-unmatch", "--", matrix, locks)
     if known is None:
-        cause = f"git knows no {matrix} and {locks}/ in {workspace.root}"
-        raise failed("--record", cause, "commit both there (`git init` makes a repository)")
+        cause = f"{matrix} and {locks}/ in {workspace.root} are in no commit of a git repository"
+        then = (
+            f"commit {matrix} and {locks}/ in {workspace.root} (`git init` makes a repository), "
+            "then give the command again"
+        )
+        raise failed("--record", cause, then)
     # The record itself may have grown by another image. A file that git ignores is in no commit.
     record = f":(exclude){locks}/{layer_record.FILE}"
     _require_unchanged(workspace.root, "--ignored", "--", matrix, locks, record)
@@ -171,8 +179,8 @@ def _require_unchanged(root: Path, *arguments: str) -> None:
     if changed:
         # Git prints a status of two letters and a space before each path.
         first_path = changed.splitlines()[0].split(maxsplit=1)[1]
-        cause = f"{root / first_path} was changed, and is in no commit"
-        raise failed("--record", cause, "commit it, then record")
+        cause = f"{root / first_path} is in no commit as it is now"
+        raise failed("--record", cause, "commit this file, then give the command again")
 
 
 def read_other(engine: Engine, other: str, results: Path, locks: Path) -> tuple[BuildResult, Files]:
@@ -196,7 +204,10 @@ def require_equal(name: str, differences: Sequence[Difference]) -> None:
     """Raise UserError if layers differ."""
     if differences:
         cause = f"the builds differ in {', '.join(row.layer for row in differences)}"
-        then = "read in the table above which files differ, and find the step that wrote them"
+        then = (
+            "read in the table above which files differ, find the step that wrote them, let it "
+            "write the same bytes each time, and give the command again"
+        )
         raise failed(name, cause, then)
 
 

@@ -97,7 +97,7 @@ def validate(
         raise typer.Exit(1 if verdict.claims_with(Status.FAIL) else 0)
     if tag and claim:
         cause = "an image gets its name by all of its claims, and --claim leaves most of them out"
-        raise wrong("--tag", cause, "leave --claim out, or --tag")
+        raise wrong("--tag", cause, "give the command without --claim, or without --tag")
 
     sources = common.sources(matrix)
     top = require_writable(out or sources.workspace.out)
@@ -170,9 +170,9 @@ def _show_changes(subject: str, changes: Changes, *, as_json: bool) -> None:
 
 def _withheld_error(reference: str, name: str, reason: str, folder: Path) -> UserError:
     """Return the error that an image does not get its name (--tag); `folder` has its report."""
-    cause = f"{reason}: it does not get the name {name}"
+    cause = f"{reason}: the image does not get the name {name}"
     then = (
-        f"read the reasons in {folder}/report.md; when the cause is mended, build it again and "
+        f"read the reasons in {folder}/report.md, mend what they name, build the image again, and "
         "give the command again (without --tag, an image is judged and not named)"
     )
     return failed(reference, cause, then)
@@ -182,7 +182,7 @@ def _why_withheld(measured: validating.Validated) -> str:
     """Return why an image that was built elsewhere gets no name; empty if it gets it."""
     if measured.changes:
         # It was judged by what an image on top of the built one may change.
-        return "it has steps above the image that was built"
+        return "the image has steps above the one that was built"
     return naming.why_withheld(measured.verdict, measured.evidence, measured.tiers)
 
 

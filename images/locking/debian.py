@@ -173,7 +173,10 @@ def _parse_lines(lines: str) -> dict[str, str]:
 def how_to_remake() -> str:
     """Return the next step for a lock that can't be used."""
     lock_command = command("lock", "NAME", "--upgrade")
-    return f"`{lock_command}`, with the name of your image for NAME, makes this lock anew"
+    return (
+        f"`{lock_command}`, with the name of your image for NAME, makes this lock anew; then give "
+        "the command again"
+    )
 
 
 def require(base: Base, locks: Path) -> DebianLock:
@@ -185,8 +188,8 @@ def require(base: Base, locks: Path) -> DebianLock:
     if lock is None:
         cause = "this lock, of the Debian packages that the base is made of, is missing"
         then = (
-            f"`{command('lock', 'NAME')}`, with the name of your image for NAME, makes it on a "
-            "machine with apt; or build on an image that you have: --base REF"
+            f"`{command('lock', 'NAME')}`, with the name of your image for NAME, makes the lock on "
+            "a machine with apt, then build again; or build on an image that you have: --base REF"
         )
         raise wrong(paths.shown(locks / lock_path(base)), cause, then)
     return lock
@@ -278,8 +281,9 @@ def _run_apt(words: Sequence[str]) -> str:
         last_lines = finished.stderr.strip().splitlines()[-3:]
         cause = "; ".join(last_lines) or f"apt-get ended with status {finished.returncode}"
         then = (
-            "check the mirrors (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR), and that "
-            "debian-archive-keyring is installed; then give the command again"
+            "if you set DEBIAN_MIRROR or DEBIAN_SECURITY_MIRROR, see that these mirrors answer; "
+            "install Debian's keys (`apt-get install debian-archive-keyring`); then give the "
+            "command again"
         )
         raise failed("Debian's packages", cause, then)
     return finished.stdout

@@ -187,7 +187,7 @@ def describe_refusal(url: str, status: int) -> tuple[str, str]:
         return f"asks for a login, or refuses the one of ~/.netrc (HTTP {status})", then
     login = find_default_login(default)
     if login:
-        then = "correct user and password there, or ask who runs it"
+        then = f"correct user and password in {login.place}, or ask who runs the index"
         return f"refuses the login of {login.place} (HTTP {status})", then
     # Build steps take the login from the address only, and can't read netrc.
     then = (
@@ -314,7 +314,10 @@ def _ask_for(
             f"lacks {package}, or hides it without a login: it sends requests for {package} on to "
             f"{urlsplit(answer.url).hostname}, where another package may have this name"
         )
-        then = f"upload it to {index.name}, or set a login if it asks for one; then `{again}`"
+        then = (
+            f"upload {package} to {index.name}, or set a login if that index asks for one; then "
+            f"`{again}`"
+        )
         return Problem(where=str(index), cause=cause, then=then)
     return None
 
@@ -361,16 +364,18 @@ def explain(
         place = _place_of_login(index, asked_url)
         if place:
             cause = f"refuses the login of {place} for {package} (HTTP {status})"
-            then = f"correct user and password there, or ask who runs it; then `{again}`"
+            then = f"correct user and password in {place}, or ask who runs {host}; then `{again}`"
         else:
             cause = f"asks for a login for {package} (HTTP {status}), and none is set"
             then = f"{', or '.join(_ways_to_log_in(index, asked_url))}; then `{again}`"
     elif status == requests.codes.not_found:
         cause = f"does not have {package}"
-        then = f"publish it there, or correct `indexes` in matrix.yaml; then `{again}`"
+        then = (
+            f"publish {package} on this index, or correct `indexes` in matrix.yaml; then `{again}`"
+        )
     elif status:
         cause = f"answers HTTP {status} for {package}"
-        then = f"ask who runs it; then `{again}`"
+        then = f"ask who runs {host}; then `{again}`"
     elif isinstance(error, requests.exceptions.SSLError):
         cause = f"shows a certificate that is not trusted: {root_cause(error)}"
         then = (
@@ -379,7 +384,7 @@ def explain(
         )
     else:
         cause = f"can't be reached: {root_cause(error)}"
-        then = f"see that it runs, and that this machine reaches {host}; then `{again}`"
+        then = f"see that {host} runs, and that this machine reaches it; then `{again}`"
     if is_elsewhere:
         cause = f"sends requests for {package} on to {host}, which {cause}"
     return Problem(where=str(index), cause=cause, then=then)

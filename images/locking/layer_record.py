@@ -147,7 +147,7 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
             comparing = command("reproduce", "NAME", "--beside FILE")
             then = (
                 f"find out what differs (`{comparing}` names the files); only then delete the old "
-                f"row from locks/{FILE} and record it again"
+                f"row from locks/{FILE} and give the command again"
             )
             raise wrong(f"the layer {measured.layer} of {build.image}", cause, then)
         updated[measured.recipe] = _with_build(known, measured, build)

@@ -104,9 +104,9 @@ def _find_urls(wheels: list[LockedWheel], lock: Lock, run: Runner, name: str) ->
             f"the lock's files, {len(lost)} are gone)"
         )
         then = (
-            "if the versions were removed on purpose, "
-            f"`{command('lock', name)}` locks what the index has now; else set UV_DEFAULT_INDEX to "
-            "an index that has these files"
+            f"`{command('lock', name)}` locks what the index has now; to keep the locked versions, "
+            "set UV_DEFAULT_INDEX to an index that has these files (without that variable, uv "
+            "takes PyPI), and give the command again"
         )
         raise failed(name, cause, then)
     return [urls[wheel.digest] for wheel in wheels]
@@ -187,8 +187,9 @@ def _explain_unread(url: str, error: Exception) -> UserError:
     reason = web.describe_failure(error)
     cause = f"the list of files in this wheel can't be read from its index: {reason}"
     then = (
-        f"{again} again; if that fails too, set UV_DEFAULT_INDEX to another index, "
-        "one that answers range requests (PyPI does)"
+        f"give {again} again; if that fails too, set UV_DEFAULT_INDEX to another index, one that "
+        "answers range requests (PyPI, which uv takes without that variable, does), and lock once "
+        "more"
     )
     return failed(file_name, cause, then)
 

@@ -341,8 +341,10 @@ def _find_wrong_local_versions(image: Image, packages: Iterable[Package]) -> Ite
                 )
             else:
                 then = (
-                    "set UV_DEFAULT_INDEX (or PIP_INDEX_URL) to PyPI or a mirror that adds no "
-                    f"builds of its own, then `{command('lock', image.lock_name)}`"
+                    "this wheel is not PyPI's: `unset UV_DEFAULT_INDEX UV_INDEX_URL "
+                    "PIP_INDEX_URL`, so that uv takes PyPI, or set UV_DEFAULT_INDEX to a mirror "
+                    "that adds no builds of its own, then "
+                    f"`{command('lock', image.lock_name)}`"
                 )
             yield Problem(where=str(image.name), cause=cause, then=then)
 
@@ -379,8 +381,9 @@ def _find_wrong_runtime(image: Image, versions: Mapping[str, str]) -> Iterator[P
         where=str(image.name),
         cause=f"torch {torch} {brings}; the image wants CUDA {image.wheel_cuda}",
         then=(
-            "set UV_DEFAULT_INDEX to PyPI's own address, or to a mirror that serves the same "
-            f"wheels, then `{command('lock', image.lock_name)}`; if the wheel came from there, "
-            f"{what_is_wrong}"
+            "if UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL is set (`env` shows it), the wheel "
+            "came from that index: unset these variables, so that uv takes PyPI, or name a mirror "
+            f"that serves PyPI's own wheels, then `{command('lock', image.lock_name)}`; if none of "
+            f"them is set, the wheel came from PyPI: {what_is_wrong}"
         ),
     )

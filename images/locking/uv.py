@@ -98,7 +98,10 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
                 "this variable names a folder of this machine, and a lock may only name files that "
                 "everybody can fetch"
             )
-            then = f"unset {name} and PIP_INDEX_URL, then `{command('lock')}` again"
+            then = (
+                f"unset the variable here (`unset {name} PIP_INDEX_URL`), or set it to the address "
+                f"of an index, then give `{command('lock')}` again"
+            )
             raise wrong(name, cause, then)
     return passed
 
@@ -387,9 +390,9 @@ def _change_before_locking(reason: str, target: Target) -> str:
     absent = re.search(r"(\S+) was not found in the package registry", reason)
     if absent:
         return (
-            f"correct the name in matrix.yaml, or give the index of yours that has {absent[1]} "
-            "under `indexes`; if no index has it, name it under `optional`, and put its wheel into "
-            "a folder for `build --wheelhouse FOLDER`"
+            f"correct the name {absent[1]} in matrix.yaml, or, if an index of yours has this "
+            f"package, name that index under `indexes`; if no index has {absent[1]}, name it under "
+            "`optional`, and put its wheel into a folder for `build --wheelhouse FOLDER`"
         )
     return "change one of the pins that uv names, in matrix.yaml"
 
@@ -452,12 +455,13 @@ def _explain_source_only(release: str, target: Target, where: str) -> UserError:
     )
     index = target.private.get(release.partition("==")[0])
     if index:
-        then = f"publish a wheel of it on the index {index}, then `{command('lock', where)}`"
+        then = f"publish a wheel of {release} on the index {index}, then `{command('lock', where)}`"
     else:
         then = (
-            "pin a version that has a wheel; or, if it is pure Python, name it under `pure_python` "
-            "in matrix.yaml and lock again; else name it under `optional`, lock again, put a wheel "
-            "of it into a folder, and build with --wheelhouse FOLDER"
+            "pin a version that has a wheel; or, if the package has no compiled code, name it "
+            "under `pure_python` in matrix.yaml; if it has, name it under `optional`, and build "
+            "with --wheelhouse FOLDER, where a wheel of it lies that you compiled; in each case "
+            f"lock again first: `{command('lock', where)}`"
         )
     return wrong(where, cause, then)
 
@@ -479,8 +483,8 @@ def _explain_unreachable(url: str, reason: str, target: Target, where: str) -> U
     else:
         other = "or set UV_DEFAULT_INDEX to another index"
     then = (
-        f"`{command('lock', where)}` where {host} can be reached; set HTTPS_PROXY if that "
-        f"takes a proxy; {other}"
+        f"give `{command('lock', where)}` again on a machine that reaches {host}, or set "
+        f"HTTPS_PROXY if it is reached through a proxy; {other}"
     )
     error = IndexUnreachable if is_only_index else UserError
     return error(Problem(where=where, cause=cause, then=then), code=1)

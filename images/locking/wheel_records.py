@@ -82,8 +82,8 @@ def read(folder: Path) -> Table:
     # These errors mean that the file is not JSON, or has another form.
     except (ValueError, TypeError, AttributeError):
         then = (
-            f"`git checkout {paths.shown(file)}`, or remove it: "
-            f"`{command('lock')}` reads every wheel's RECORD again"
+            f"bring the committed table back (`git checkout {paths.shown(file)}`), or remove the "
+            f"file and give `{command('lock')}`, which reads every wheel's RECORD again"
         )
         raise wrong(paths.shown(file), "this table of wheels is damaged", then) from None
 

@@ -97,13 +97,13 @@ def test_a_measurement_that_tells_nothing_blames_no_image(problems: list[str]) -
     assert "evidence.json" in step
 
 
-def test_variables_that_the_reason_suspects_are_to_be_unset_first() -> None:
+def test_variables_that_the_reason_suspects_are_taken_away_first() -> None:
     evidence = {"environment": {"NVIDIA_TF32_OVERRIDE": "1"}}
     reason = f"{PROVES_NOTHING}wrong numbers pass (NVIDIA_TF32_OVERRIDE=1 is set)"
 
     step = verdict_on(failed(reason), evidence=evidence).next_step
 
-    assert step == next_steps.unset("NVIDIA_TF32_OVERRIDE")
+    assert step == next_steps.remove_variables("NVIDIA_TF32_OVERRIDE")
 
 
 def test_variables_that_explain_nothing_are_left_alone() -> None:

@@ -28,7 +28,8 @@ def judge_adam(_subject: str, _expect: object, evidence: CompiledDeviations) -> 
 
 
 NEXT_STEP = (
-    "take torch's own AdamW in this image, as the package's optimiser steps in another way or is "
-    f"not compiled ahead; or {pin('another release of the package')}, with its compiled extension "
-    f"(`{command('wheels', 'NAME')}`)"
+    "use torch's own AdamW (torch.optim.AdamW) in programs that run in this image; or, if the "
+    "reason names compiled_ahead, compile the package's extensions "
+    f"(`{command('wheels', 'NAME')}`) and build the image again; if it names another figure, "
+    f"{pin('another release of the package')}"
 )

@@ -112,6 +112,7 @@ def judge(subject: str, expect: CommandExpect, evidence: CommandEvidence) -> Fin
 
 CLAIMS = {"command": judge}
 NEXT_STEPS = {
-    "command": "run the command in a container of this image (`docker run --rm -it IMAGE sh`), and "
-    "mend it, or raise its `seconds`, in /opt/truetag/derived.toml of your image"
+    "command": "run the command that the reason quotes in a container of this image (`docker run "
+    "--rm -it IMAGE sh`); then correct the command, or raise its `seconds`, in the file that your "
+    "Dockerfile copies to /opt/truetag/derived.toml, and build the image again and validate it"
 }

@@ -40,8 +40,8 @@ CLAIMS = {
     "multigpu-examples": judge_limits,
 }
 _NEXT_STEP = (
-    "start the example that the claim names by hand in a container of this image (its folder below "
-    "examples/ of truetag says how); if it fails or trains in another way there as well, "
-    f"{pin('another release of the framework')}; if it does not, {REPORT}"
+    "start the example that the claim names by hand in a container of this image "
+    "(examples/README.md of truetag says how); if it fails by hand as well, "
+    f"{pin('another release of the framework')}; if it works by hand, {REPORT}"
 )
 NEXT_STEPS = dict.fromkeys(CLAIMS, _NEXT_STEP)

@@ -155,7 +155,7 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
         times = figures.get("times", math.nan)
         # `times > most_times` would let NaN pass.
         if not times <= most_times:
-            longer = f"this way takes {times:.0f} times as long as the right one"
+            longer = f"the slow way takes {times:.0f} times as long as the right one"
             return report_fault(f"{longer}, and at most {most_times:g} is allowed. {fault}")
 
     cost = describe_cost(evidence)
@@ -186,6 +186,6 @@ def describe_cost(evidence: SilentEvidence) -> str:
 
 CLAIMS = {"silent-faults": judge}
 NEXT_STEPS = {
-    "silent-faults": "take the way around that the reason names in programs that meet this fault, "
-    f"or {pin('a release of the package without it')}"
+    "silent-faults": "in programs that this fault concerns, take the way around that the reason "
+    f"names; or {pin('a release of the package without this fault')}"
 }

@@ -77,7 +77,7 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     if not profile["works"]:
         lost = _describe_lost_kernels(profile)
         return unproven(
-            f"the results are right, but {lost}: which kernels ran can't be told",
+            f"the results are right, but {lost}, so it is not known which kernels ran",
             "end other profilers (nsys, ncu, DCGM) that watch this GPU, then validate again",
         )
     return passed(_summarise(expect, evidence))
@@ -99,8 +99,8 @@ def _judge_whether_it_ran(expect: KernelExpect, evidence: KernelEvidence) -> Fin
         return failed(
             f"the kernel ran in the container on {device['name']}, of compute capability "
             f"{dotted(device['capability'])}, and the host's GPUs have {host}",
-            "the container runs on another machine, or was given another GPU: look at `docker "
-            "context show` and at DOCKER_HOST, and validate again",
+            "the container runs on another machine, or was given another GPU: let `docker context "
+            "use` or DOCKER_HOST name the engine of this machine, and validate again",
         )
 
     # A host that knows its GPUs claims only what they can run, so this is a fault there.
@@ -108,7 +108,9 @@ def _judge_whether_it_ran(expect: KernelExpect, evidence: KernelEvidence) -> Fin
         reason = evidence["gated"]
         if not capability:
             return not_applicable(reason)
-        return failed(f"this GPU can't run the kernel, and was expected to: {reason}", REPORT)
+        return failed(
+            f"truetag expected this GPU to run the kernel, and the GPU can't: {reason}", REPORT
+        )
     if evidence.get("declined"):
         return _judge_refusal(evidence["declined"])
 
@@ -250,14 +252,20 @@ def _find_observed_problems(expect: KernelExpect, observed: ObservedEvidence) ->
         if not is_between(figure["value"], least, most):
             yield (
                 f"{name} is {_write_five_digits(figure['value'])}, "
-                f"and {_write_five_digits(least)} to {_write_five_digits(most)} is right"
+                f"and should be {_write_five_digits(least)} to {_write_five_digits(most)}"
             )
         if not figure["controls"]:
-            yield f"{PROVES_NOTHING}{name} was not measured of anything wrong on purpose"
+            yield (
+                f"{PROVES_NOTHING}{name} was not measured of a result that was made wrong on "
+                "purpose"
+            )
         for control, value in figure["controls"].items():
             if is_between(value, least, most):
                 shown = _write_five_digits(value)
-                yield f"{name} is {shown} for what is wrong on purpose, too ({control})"
+                yield (
+                    f"{PROVES_NOTHING}{name} is {shown} also for a result that was made wrong on "
+                    f"purpose ({control}), and passes as right"
+                )
 
     for name, expected in expect["facts"].items():
         fact = observed.get("facts", {}).get(name)

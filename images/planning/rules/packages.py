@@ -152,7 +152,7 @@ def explain_unfit_companions(candidate: Candidate) -> dict[str, str]:
         oldest, newest = min(releases, key=Version), max(releases, key=Version)
         reasons[package] = (
             f"no release from {oldest} to {newest} is made for torch {candidate.torch} with "
-            f"CUDA {candidate.wheel_cuda}, and what finds it imports it, and fails"
+            f"CUDA {candidate.wheel_cuda}, and packages that find {package} import it, and fail"
         )
     return reasons
 
@@ -239,9 +239,10 @@ def warn_about_unknown_packages(candidate: Candidate) -> Iterator[Finding]:
         )
         yield warn(
             Topic.UNKNOWN,
-            f"truetag knows nothing of {', '.join(unknown)}{how_to_add}: only `{command('lock')}` "
-            "compares what is required, and nothing checks that compiled code is for CUDA "
-            f"{candidate.wheel_cuda} and for these GPUs, or what it computes, so try it yourself",
+            f"truetag has no rules for {', '.join(unknown)}{how_to_add}: `{command('lock')}` "
+            "checks that the versions that they require fit your other pins, but nothing checks "
+            f"that their compiled code is for CUDA {candidate.wheel_cuda} and for these GPUs, or "
+            "that their results are right, so try them on your GPU once the image is built",
         )
 
 
@@ -275,8 +276,8 @@ def warn_about_private_packages(candidate: Candidate) -> Iterator[Finding]:
             releases_of_index.setdefault(index, []).append(f"{name} {candidate.pins[name]}")
     for index, releases in releases_of_index.items():
         text = (
-            f"{', '.join(releases)}: taken from the private {index} and from no other, so whoever "
-            "locks or builds needs a login there"
+            f"{', '.join(releases)}: taken from the private {index} and from no other index, so "
+            "whoever locks or builds needs a login for that index"
         )
         yield warn(Topic.PRIVATE, text)
 
@@ -290,7 +291,7 @@ def check_requirements(candidate: Candidate) -> Iterator[Finding]:
     for name in candidate.package_facts:
         for reason in reasons_against(candidate, name, candidate.pins[name]):
             yield refuse(
-                f"{reason}: pin another release of {name} in matrix.yaml, or leave {name} out there"
+                f"{reason}: pin another release of {name} in matrix.yaml, or remove its pin"
             )
 
     for reason in _describe_clashes(candidate):
@@ -403,8 +404,8 @@ def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
     if issues_of_rare_faults:
         issues = ", ".join(sorted(issues_of_rare_faults))
         text = (
-            "silently wrong at rare shapes or in rare programs: see whether yours is one of those "
-            f"in the issues {issues}"
+            "silently wrong results at rare shapes or in rare programs: see whether your "
+            f"program is one of those in the issues {issues}"
         )
         yield warn(Topic.SILENT_IF_RARE, text)
 
@@ -624,13 +625,17 @@ def _explain_lack(candidate: Candidate, name: str, version: str) -> str:
     obstacles = "; ".join(reasons_against_compiling(candidate, name, version))
     if is_optional and obstacles:
         return (
-            f"{obstacles}: the image is built without it, "
-            "unless a wheelhouse has one (--wheelhouse)"
+            f"{obstacles}: the image is built without {name}, unless a folder of yours has a wheel "
+            "of it (--wheelhouse FOLDER)"
         )
     cause = _why_without_wheel(candidate, name, version)
-    until = "the image lacks it until" if is_optional else "no image can be built before"
     compile_command = command("wheels", str(candidate.name), name)
-    return f"{cause}: {until} `{compile_command}` has compiled it"
+    if is_optional:
+        return (
+            f"{cause}: the image lacks {name} until `{compile_command}` has compiled it and the "
+            "image is built again"
+        )
+    return f"{cause}: no image can be built before `{compile_command}` has compiled {name}"
 
 
 def compilable_extensions(candidate: Candidate) -> dict[str, str]:
@@ -669,8 +674,8 @@ def reasons_against_compiling(candidate: Candidate, name: str, version: str) -> 
     if source is None or version not in source.releases:
         compile_command = command("wheels", str(candidate.name), name)
         yield (
-            f"{cause}, and `sources` in matrix.yaml does not have it (docs/wheels.md shows how to "
-            f"add a row, by which `{compile_command}` compiles it)"
+            f"{cause}, and `sources` in matrix.yaml has no row for this release (docs/wheels.md "
+            f"shows how to add one, by which `{compile_command}` compiles it)"
         )
         return
 

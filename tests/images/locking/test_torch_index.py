@@ -340,8 +340,8 @@ def test_images_of_an_index_that_does_not_answer_are_named_and_the_others_are_lo
 
     (problem,) = error.value.problems
     assert (problem.where, error.value.code) == ("localhost", 1)
-    assert "2 images were not locked (cu128-torch27, cu129-torch28)" in problem.cause
-    assert problem.then.startswith("`nox -s lock` again where this index can be reached")
+    assert "2 images were not locked: cu128-torch27, cu129-torch28" in problem.cause
+    assert problem.then.startswith("give `nox -s lock` again on a machine that reaches this index")
     assert "1 lock: " in capsys.readouterr().out
     assert lock_names(tmp_path) == ["cu126-torch27"]
 

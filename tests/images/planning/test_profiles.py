@@ -167,7 +167,7 @@ def test_an_image_without_the_override_warns_of_the_faults_of_its_cudnn() -> Non
         return any(text in warning for warning in planned.warnings)
 
     assert warns_of("conv3d in bfloat16 over a large input")
-    assert warns_of("at rare shapes or in rare programs: see whether yours is one of those")
+    assert warns_of("at rare shapes or in rare programs: see whether your program is one of those")
     assert warns_of("in the issues Liger-Kernel#1483, Liger-Kernel#272")
 
 

@@ -256,7 +256,7 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
         (
             "cu130-torch213-axolotl",
             with_source_of_conv1d(releases={"1.5.2": "0" * 64}),
-            "`sources` in matrix.yaml does not have it",
+            "`sources` in matrix.yaml has no row for this release",
         ),
         (
             "cu130-torch213-axolotl",
@@ -313,7 +313,7 @@ def test_an_image_that_cannot_exist_is_refused_with_the_reason(
     assert any(reason in text for text in refused.reasons), refused.reasons
 
 
-COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has compiled it"
+COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has compiled"
 
 
 @pytest.mark.parametrize(
@@ -331,19 +331,19 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
         (
             "cu128-torch28",
             with_stack("2.8", bitsandbytes="0.99.0"),
-            "truetag knows nothing of bitsandbytes 0.99.0 (`python -m tools.releases NAME==VERSION",
+            "truetag has no rules for bitsandbytes 0.99.0 (`python -m tools.releases NAME==VERSION",
         ),
         (
             "cu128-torch28-axolotl",
             UNKNOWN_AXOLOTL,
-            "nothing checks that compiled code is for CUDA 12.8 and for these GPUs",
+            "nothing checks that their compiled code is for CUDA 12.8 and for these GPUs",
         ),
         (
             "cu126-torch27",
             WITH_A_PACKAGE_OF_OUR_OWN,
-            "no index is asked for own 1.0, as it is optional, and `sources` in matrix.yaml does "
-            "not have it (docs/wheels.md shows how to add a row, by which `nox -s wheels -- "
-            "cu126-torch27 own` compiles it): the image is built without it, unless a wheelhouse",
+            "no index is asked for own 1.0, as it is optional, and `sources` in matrix.yaml has "
+            "no row for this release (docs/wheels.md shows how to add one, by which `nox -s wheels "
+            "-- cu126-torch27 own` compiles it): the image is built without own, unless a folder",
         ),
         # Pins of a profile.
         (
@@ -369,14 +369,18 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
         (
             "cu126-torch27",
             NO_WHEEL_OF_AN_OPTIONAL_PACKAGE,
-            "compiles it): the image is built without it, "
-            "unless a wheelhouse has one (--wheelhouse)",
+            "compiles it): the image is built without flash-attn, "
+            "unless a folder of yours has a wheel of it (--wheelhouse FOLDER)",
         ),
-        ("cu130-torch213-axolotl", SOURCES, f"the image lacks it until {COMPILE_CONV1D}"),
+        (
+            "cu130-torch213-axolotl",
+            SOURCES,
+            f"the image lacks causal-conv1d until {COMPILE_CONV1D} it",
+        ),
         (
             "cu130-torch213-axolotl",
             requiring_conv1d(),
-            f"no image can be built before {COMPILE_CONV1D}",
+            f"no image can be built before {COMPILE_CONV1D} causal-conv1d",
         ),
         (
             "cu124-torch25-colossalai",
@@ -434,8 +438,8 @@ def test_an_official_wheel_of_another_build_is_not_taken(other_build: dict[str, 
     (warning,) = (text for text in with_other_builds.warnings if "flash-attn" in text)
     assert warning == (
         "no official wheel of flash-attn 2.8.3 is known for torch 2.7, CUDA 12, Python 3.11, "
-        "new C++ ABI: the image lacks it until `nox -s wheels -- cu126-torch27 flash-attn` has "
-        "compiled it"
+        "new C++ ABI: the image lacks flash-attn until `nox -s wheels -- cu126-torch27 "
+        "flash-attn` has compiled it and the image is built again"
     )
 
 
@@ -558,6 +562,8 @@ def test_a_private_package_is_accepted_with_a_warning_that_names_its_index() -> 
     assert pin is not None
     assert pin.index == PrivateIndex(name="acme-corp", url=row.url)
     assert accepted.image.reserved == ("acme-other",)
-    source = f"acme 0.3.0: taken from the private index acme-corp ({row.url}) and from no other"
-    warning = f"{source}, so whoever locks or builds needs a login there"
+    source = (
+        f"acme 0.3.0: taken from the private index acme-corp ({row.url}) and from no other index"
+    )
+    warning = f"{source}, so whoever locks or builds needs a login for that index"
     assert warning in accepted.warnings

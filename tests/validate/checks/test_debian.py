@@ -294,4 +294,4 @@ def test_a_file_in_a_folder_that_this_user_cannot_list_is_unproven_and_not_missi
     status, reason, _ = check.judge("debian", {"image_kind": ImageKind.OURS}, measured)
 
     assert status is Status.UNPROVEN
-    assert f"{root}/{PROGRAM} can't be read by the user as whom truetag read" in reason
+    assert f"a user who may not read {root}/{PROGRAM}" in reason

@@ -105,7 +105,7 @@ FAULTS: list[tuple[str, str, Any, str]] = [
         "weights",
         "memory",
         lambda memory: {**memory, "quantised": memory["bfloat16"]},
-        "bytes of GPU memory, and at most",
+        "bytes of GPU memory, and should take at most",
     ),
     (
         "weights",

@@ -141,7 +141,7 @@ def test_a_launcher_that_was_stopped_reported_nothing() -> None:
 
     fails(
         judge_death("death", {"device": "cuda", "ranks": 2}, evidence),  # type: ignore[arg-type]
-        "the first node still waited",
+        "the first one still waited",
     )
 
 

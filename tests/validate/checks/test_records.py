@@ -45,7 +45,7 @@ def test_an_environment_without_any_locked_version_fails() -> None:
     status, reason, _ = judged({"digest": "bad", "version": "2.8.0"})
 
     assert status is Status.FAIL
-    assert "no package of the lock is installed" in reason
+    assert "none of the lock's packages" in reason
 
 
 def test_a_wheel_whose_record_is_not_known_leaves_the_claim_unproven() -> None:

@@ -303,7 +303,8 @@ def check_requirements(
     requirement_class = find_requirement_class()
     if requirement_class is None:
         return {
-            "cannot_check": "neither packaging nor pip can be imported, which read requirements"
+            "cannot_check": "neither packaging nor pip can be imported, so truetag can't read what "
+            "packages require"
         }
 
     versions = {distribution.name: distribution.version for distribution in distributions}
@@ -410,13 +411,14 @@ def judge_requirements(
 
 
 _READ_METADATA = (
-    "run `docker run --rm IMAGE python -m pip check`, or install `packaging` or `pip` in your "
-    "Dockerfile, with which requirements are read"
+    "install `packaging` or `pip` in your Dockerfile, then build the image again and validate it"
 )
 CLAIMS = {"added/imports": judge_imports, "added/requirements": judge_requirements}
 NEXT_STEPS = {
-    "added/imports": "try `docker run --rm IMAGE python -c 'import PACKAGE'`, and install in your "
-    "Dockerfile the library or the release that the error names, or leave the package out",
-    "added/requirements": "name the required release in the same `pip install` of your Dockerfile, "
-    "or, if the base image fixes another one, take a release of your package that accepts that",
+    "added/imports": "try `docker run --rm IMAGE python -c 'import PACKAGE'`, install in your "
+    "Dockerfile the library or the release that the error names, or take the package out of it, "
+    "and build the image again",
+    "added/requirements": "name the release that the reason requires in the same `pip install` of "
+    "your Dockerfile; or, if the package belongs to the base image, which keeps its release, take "
+    "a release of your own package that accepts the base image's; then build the image again",
 }

@@ -276,7 +276,10 @@ def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[st
     control = evidence["control"]
     if control["code"] != 0:
         line = telling_line(control["said"])
-        yield f"{PROVES_NOTHING}pip refuses another torch without the constraints, too ({line})"
+        yield (
+            f"{PROVES_NOTHING}pip refuses another torch even without the image's constraints "
+            f"({line})"
+        )
 
     # With the constraints it must refuse, and for no other reason, such as a full disk.
     mover = evidence["mover"]
@@ -310,6 +313,7 @@ def _constraint_faults(fixed: Mapping[str, str], constraints: Mapping[str, str])
 
 CLAIMS = {"additions": judge}
 NEXT_STEPS = {
-    "additions": "leave PIP_CONSTRAINT, PIP_PYTHON and /opt/truetag as the base image sets them in "
-    f"an image of your own; if an image of the matrix fails here, {REPORT}"
+    "additions": "in an image of your own, take the lines that change PIP_CONSTRAINT, PIP_PYTHON "
+    "or /opt/truetag out of your Dockerfile, and build the image again; if it has none, or if this "
+    f"is an image of the matrix, {REPORT}"
 }

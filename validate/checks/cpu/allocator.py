@@ -37,7 +37,7 @@ def read_settings() -> AllocatorEvidence:
 measure = partial(measure_claimed_subjects, measures={"settings": read_settings})
 CLAIMS = {"allocator": judge_limits}
 NEXT_STEPS = {
-    "allocator": "set the variable by the name that this torch reads (PYTORCH_CUDA_ALLOC_CONF, or "
-    "PYTORCH_ALLOC_CONF from torch 2.10 on) in your image, and not both; if an image of the matrix "
-    f"fails here, {REPORT}"
+    "allocator": "in an image of your own, set only the variable that its torch reads "
+    "(PYTORCH_ALLOC_CONF from torch 2.10 on, PYTORCH_CUDA_ALLOC_CONF before), and build the image "
+    f"again; if this is an image of the matrix, {REPORT}"
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from validate.checks import RunAs, Settings
-from validate.claims import Claim
+from validate.claims import ARBITRARY_UID, Claim
 from validate.harness import seeding
 from validate.harness.forked import measure_in_fork
 from validate.judging import (
@@ -155,7 +155,8 @@ def judge(_subject: str, expect: UserExpect, evidence: UserEvidence) -> Finding:
     problems = list(step_problems(evidence["steps"]))
     if problems:
         return failed(
-            f"user {evidence['uid']}, whom the image does not know, can't do all that was tried: "
+            f"user {evidence['uid']}, whom the image does not know, can't do all that this check "
+            "tries in a container with a read-only root and without a network: "
             f"{joined(problems)}"
         )
 
@@ -201,7 +202,10 @@ def describe_wrong_conditions(expect: UserExpect, evidence: UserEvidence) -> Ite
 CLAIMS = {"users/arbitrary-uid": judge}
 NEXT_STEPS = {
     "users/arbitrary-uid": "repeat the step that the reason names in `docker run --rm -it --user "
-    "61234:0 --read-only --network none IMAGE sh`: a file that it can't read or write needs "
-    "`chmod a+rwX` in the step of the Dockerfile that brings it, and a package that looks the user "
-    "up needs a newer release"
+    f"{ARBITRARY_UID}:{ARBITRARY_UID} --read-only --network none --tmpfs /tmp:mode=1777 IMAGE sh` "
+    "(a validation run mounts such a folder over the home, too). `Permission denied`: add `chmod "
+    "-R a+rX FOLDER` to the step of the Dockerfile that brings the file. `Read-only file system`: "
+    "set the variable or option that moves what the program writes to /tmp or the home. A user "
+    "that is not found: install a newer release of the package that looks the user up. Then build "
+    "the image again"
 }

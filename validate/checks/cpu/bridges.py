@@ -122,7 +122,7 @@ def judge_numpy(_subject: str, _expect: object, evidence: NumpyEvidence) -> Find
     if evidence["copied_sum"] != 15.0:
         return failed(
             f"a tensor copied from a numpy {evidence['numpy']} array sums up to "
-            f"{evidence['copied_sum']}, and 15.0 is right"
+            f"{evidence['copied_sum']}, and should to 15.0"
         )
     return passed(
         f"numpy {evidence['numpy']} and torch share memory for {len(evidence['shared'])} types"
@@ -135,7 +135,7 @@ def judge_nms(_subject: str, _expect: object, evidence: NmsEvidence) -> Finding:
     # score.
     if evidence["kept"] != [1, 2]:
         return failed(
-            f"torchvision.ops.nms keeps {evidence['kept']} of three boxes, and [1, 2] is right: "
+            f"torchvision.ops.nms keeps {evidence['kept']} of three boxes, and should keep [1, 2]: "
             f"torchvision {evidence['torchvision']} does not work with this torch"
         )
     if evidence["control"] != [1, 0, 2]:

@@ -29,7 +29,7 @@ from validate.judging import (
     scientific,
     suspects,
 )
-from validate.next_steps import BUILD_ANEW
+from validate.next_steps import BUILD_ANEW, if_image_sets
 
 SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
@@ -201,8 +201,9 @@ def number_problems(evidence: CompileEvidence, tolerance: float) -> Iterator[str
 
 
 CLAIMS = {"compile/cpu": judge}
+_VARIABLES = "CC, CXX or a TORCHDYNAMO_*, TORCH_COMPILE_* or TORCHINDUCTOR_* variable"
 NEXT_STEPS = {
-    "compile/cpu": "unset the TORCHDYNAMO_*, TORCH_COMPILE_*, TORCHINDUCTOR_*, CC and CXX "
-    "variables of the image; if none is set, try `docker run --rm IMAGE c++ --version`, and if "
-    f"there is no compiler, install g++ in your Dockerfile, or {BUILD_ANEW}"
+    "compile/cpu": f"{if_image_sets(_VARIABLES)}; if not, and `docker run --rm IMAGE "
+    "c++ --version` finds no compiler, install g++ in your Dockerfile and build again; if it finds "
+    f"one, {BUILD_ANEW}"
 }

@@ -21,7 +21,7 @@ from validate.claims import Claim
 from validate.environment import nvml
 from validate.harness.forked import measure_in_fork
 from validate.judging import Finding, failed, listed, passed
-from validate.next_steps import BUILD_ANEW
+from validate.next_steps import BUILD_ANEW, if_image_sets
 
 Compiler = TypedDict("Compiler", {"from": str, "command": str, "path": str | None})
 """The C compiler that Triton chooses: `from` is `CC` or `PATH`, `command` what it looks for, `path`
@@ -138,8 +138,8 @@ def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -
 
     if not evidence["made"]:
         return failed(
-            "Triton compiled no driver module into its cache, which was empty",
-            "unset TRITON_CACHE_DIR and other TRITON_* variables of the image; if there are none, "
+            "Triton began with an empty cache folder, and left no compiled driver module in it",
+            f"{if_image_sets('TRITON_CACHE_DIR or another TRITON_* variable')}; if not, "
             f"{BUILD_ANEW}",
         )
     if "load_binary" not in evidence["functions"]:
@@ -148,7 +148,8 @@ def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -
             "the driver module that Triton compiled lacks the function load_binary, so Triton can "
             f"start no kernel (functions that it has: {present}). Triton's files are not those of "
             "a release",
-            f"{BUILD_ANEW}, and install no other triton over the one of the lock",
+            "if your Dockerfile installs another triton over the one of the lock, take that step "
+            f"out; then {BUILD_ANEW}",
         )
 
     stub = ""
@@ -161,7 +162,9 @@ def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -
 
 CLAIMS = {"compiler/triton-launcher": judge_launcher}
 NEXT_STEPS = {
-    "compiler/triton-launcher": "install a C compiler (`apt-get install gcc libc6-dev`) in your "
-    "Dockerfile, or in the image that --base names, and set CC to a program of the image or not at "
-    f"all; an image on the matrix's own base has gcc: {BUILD_ANEW}"
+    "compiler/triton-launcher": "if the reason names CC, let that variable name a program of the "
+    "image, or remove the ENV line that sets it; if there is no compiler, and the image is your "
+    "own or stands on an image of yours (--base), install one there (`apt-get install gcc "
+    f"libc6-dev`); then build the image again; an image on the matrix's own base has gcc: "
+    f"{BUILD_ANEW}"
 }

@@ -40,9 +40,9 @@ def judge(_subject: str, expect: CudnnExpect, evidence: CudnnEvidence) -> Findin
     if not running:
         return failed(
             f"torch loads no cuDNN, and the lock has cuDNN {expect['version']}",
-            "look whether `docker run --rm IMAGE python -m pip list` has nvidia-cudnn of that "
-            "version, and install it in an image of your own; if you did not remove it, "
-            f"{BUILD_ANEW}",
+            "if a step of your Dockerfile removes or replaces the package nvidia-cudnn-cu12 or "
+            "nvidia-cudnn-cu13 (`docker run --rm IMAGE python -m pip list` shows its version), "
+            f"take that step out and build the image again; if none does, {BUILD_ANEW}",
         )
     if running != locked:
         return failed(
@@ -64,7 +64,8 @@ def describe_version(number: int) -> str:
 measure = partial(measure_claimed_subjects, measures={"cudnn": read_version})
 CLAIMS = {"native/cudnn": judge}
 NEXT_STEPS = {
-    "native/cudnn": "find other copies by `docker run --rm IMAGE find / -name 'libcudnn.so*'`, and "
-    "remove them, the package that brings them or the LD_LIBRARY_PATH that leads there; or "
-    f"{BUILD_ANEW}"
+    "native/cudnn": "find all copies by `docker run --rm IMAGE find / -name 'libcudnn.so*'`; if "
+    "there is one outside of the folder nvidia/cudnn of site-packages, remove that copy, the "
+    "package that brings it or the LD_LIBRARY_PATH line that leads to it, and build the image "
+    f"again; if there is none, {BUILD_ANEW}"
 }

@@ -160,7 +160,7 @@ def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence)
         return failed(
             f"{PROVES_NOTHING}flash-attn 4 compiled a kernel for sm_{bogus}, which does not exist, "
             "and should have refused it",
-            "its compiler ignores the GPU that it is asked for: "
+            "the compiler of flash-attn 4 ignores the GPU that it is asked for: "
             f"{pin('another release of flash-attn-4 or nvidia-cutlass-dsl')}",
         )
 

@@ -263,28 +263,30 @@ def judge_advice(folder: str, evidence: HomeEvidence) -> Finding:
     if start_error:
         return failed(
             f"Python does not start for a user who may not write to {folder}: {start_error}",
-            _KEEP_START,
+            _RESTORE_START,
         )
     missing = [advice for advice in _ADVICE if advice not in additions["said"]]
     if missing:
         return failed(
             f"the image does not tell a user who may not write to {folder} about these ways out: "
             f"{', '.join(missing)}",
-            _KEEP_START,
+            _RESTORE_START,
         )
     return passed(
         f"uid {evidence['uid']} may not write to {folder}, and is told of {len(_ADVICE)} ways out"
     )
 
 
-_KEEP_START = (
-    "leave the files by which the base image sets up a user's Python (/opt/truetag, "
-    "/etc/profile.d/truetag_additions.sh, the .pth files of /opt/venv) and PIP_PYTHON as they are "
-    f"in an image of your own; if you changed none of them, {BUILD_ANEW}"
+_RESTORE_START = (
+    "if your Dockerfile changes /opt/truetag, /etc/profile.d/truetag_additions.sh, a .pth file of "
+    "/opt/venv or the variable PIP_PYTHON (with these the base image sets up a user's Python), "
+    "take that change out and build the image again; if it changes none of them, "
+    f"{BUILD_ANEW}"
 )
 CLAIMS = {"users": judge}
 NEXT_STEPS = {
-    "users": "keep the entrypoint, /etc/profile.d and the cache variables (HF_HOME, XDG_CACHE_HOME "
-    "and others) of the base image in an image of your own, and let everybody write to the folders "
-    f"that they name (`chmod 1777`); if you changed none of them, {BUILD_ANEW}"
+    "users": "if your Dockerfile changes the entrypoint, /etc/profile.d or a cache variable of the "
+    "base image (HF_HOME, XDG_CACHE_HOME and others), take that change out, or let everybody write "
+    "to the folder that the variable names (`RUN chmod 1777 FOLDER`), and build the image again; "
+    f"if it changes none of them, {BUILD_ANEW}"
 }

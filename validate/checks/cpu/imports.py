@@ -225,6 +225,7 @@ def has_pattern(line: str, patterns: Iterable[str]) -> bool:
 
 CLAIMS = {"imports": judge}
 NEXT_STEPS = {
-    "imports": "install the library that the reason names as missing; if it names a symbol or a "
-    f"version, {pin('the release of the package that was made for this torch and CUDA')}"
+    "imports": "if the reason names a missing library or module, install that in your Dockerfile "
+    "or base image, and build the image again; if it names a symbol or a version, "
+    f"{pin('the release of the package that was made for this torch and CUDA')}"
 }

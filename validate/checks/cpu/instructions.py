@@ -260,8 +260,9 @@ def judge(subject: str, _expect: object, evidence: InstructionsEvidence) -> Find
     if not evidence["files"]:
         return failed(
             "the image has no compiled library whose instructions could be read",
-            "look whether `docker run --rm IMAGE python -m pip list` has torch, and leave out the "
-            f"step that removes its libraries; if torch is there, {REPORT}",
+            "if a step of your Dockerfile removes torch or its libraries (`docker run --rm IMAGE "
+            "python -m pip list` shows whether the image has torch), take that step out and build "
+            f"the image again; if none does, {REPORT}",
         )
 
     faults = []
@@ -281,5 +282,6 @@ def judge(subject: str, _expect: object, evidence: InstructionsEvidence) -> Find
 CLAIMS = {"instructions": judge}
 NEXT_STEPS = {
     "instructions": "compile the package again without `-march=native` and `-mavx512f` (for ARM "
-    f"without `+sve`), or {pin('a release that the index has as a wheel')}"
+    "without `+sve`) and build the image again, or "
+    f"{pin('a release that the index has as a wheel')}"
 }

@@ -21,7 +21,7 @@ from validate.environment import installed
 from validate.harness.error_codes import ErrorEvidence
 from validate.harness.forked import attempt, describe_error, list_mapped_files, measure_in_fork
 from validate.judging import Finding, failed, joined, listed, passed, root_cause
-from validate.next_steps import pin
+from validate.next_steps import if_image_sets, pin
 
 SETTINGS = Settings(begins_with_torch=True)
 
@@ -401,6 +401,6 @@ def dotted(version: int) -> str:
 
 CLAIMS = {"native": judge}
 NEXT_STEPS = {
-    "native": f"{pin('the release of the package that was made for this torch and CUDA')}; unset "
-    "BNB_CUDA_VERSION and LD_LIBRARY_PATH if the reason names them, or a second CUDA"
+    "native": f"{if_image_sets('BNB_CUDA_VERSION, or an LD_LIBRARY_PATH that leads to CUDA,')}; if "
+    f"not, {pin('the release of the package that was made for this torch and CUDA')}"
 }

@@ -413,8 +413,8 @@ def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidenc
     expected_error = describe_expected_error(expect, values)
     if abs(mean_error - expect["mean_error"]) > largest_distance(expect, values):
         return failed(
-            f"the mean error of all 4-bit weights is {mean_error:.5f}, and "
-            f"{expected_error} is right"
+            f"the mean error of all 4-bit weights is {mean_error:.5f}, and should be "
+            f"{expected_error}"
         )
 
     bytes_per_weight = stored_bytes / values
@@ -608,6 +608,7 @@ CLAIMS = {
 }
 NEXT_STEP = (
     f"{pin('releases of bitsandbytes, transformers and peft that were made for one another')}; "
-    "until then, do not train or load models in 4-bit in this image, as the numbers would be wrong"
+    "until then, do not train or load models in 4-bit in this image, as neither their results nor "
+    "their memory can be relied on"
 )
 NEXT_STEPS = dict.fromkeys(CLAIMS, NEXT_STEP)

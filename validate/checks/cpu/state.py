@@ -134,8 +134,9 @@ def judge(_subject: str, expect: StateExpect, evidence: StateEvidence) -> Findin
     if evidence["error"]:
         return failed(
             f"`import torch` fails in a new process: {evidence['error']}",
-            "try `docker run --rm IMAGE python -c 'import torch'`, and mend what its error names; "
-            f"if you changed nothing of torch or its libraries, {BUILD_ANEW}",
+            "if your Dockerfile changes torch or a library that it needs, mend what the error of "
+            "`docker run --rm IMAGE python -c 'import torch'` names, and build the image again; if "
+            f"it changes none, {BUILD_ANEW}",
         )
 
     faults = list(setting_faults(expect["state"], evidence["state"]))
@@ -144,8 +145,10 @@ def judge(_subject: str, expect: StateExpect, evidence: StateEvidence) -> Findin
         return unproven(
             "`import torch` fails if only PATH and HOME are set, so there is nothing to compare "
             f"the image's own environment with: {bare_error}",
-            "find the variable of the image that `import torch` needs (often LD_LIBRARY_PATH), and "
-            "install what it leads to where the loader finds it without the variable",
+            "look in `docker run --rm IMAGE env` for the variable whose folders have what the "
+            "error names. If it is LD_LIBRARY_PATH, write these folders to a file in "
+            "/etc/ld.so.conf.d and run `ldconfig` in your Dockerfile; if it is PYTHONPATH, install "
+            "the package with pip. Then remove the variable, build the image again and validate it",
         )
 
     # The vector extension whose kernels torch uses, such as `AVX512`.
@@ -181,7 +184,8 @@ def setting_faults(
 
 CLAIMS = {"state": judge}
 NEXT_STEPS = {
-    "state": "find what sets it: `docker run --rm IMAGE env` shows the variables (TORCH_*, LC_*, "
-    "ATEN_*), and `python -v -c 'import torch'` the .pth files and plugins of packages; remove it "
-    f"from your Dockerfile or base image, or {BUILD_ANEW}"
+    "state": "find what changes the setting: `docker run --rm IMAGE env` shows the variables "
+    "(TORCH_*, LC_*, ATEN_*), and `docker run --rm IMAGE python -v -c 'import torch'` the .pth "
+    "files and plugins of packages; remove it from your Dockerfile or base image, and build the "
+    f"image again; if neither brings any, {BUILD_ANEW}"
 }

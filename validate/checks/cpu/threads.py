@@ -20,6 +20,7 @@ from validate.environment import user_environment
 from validate.harness.error_codes import ErrorEvidence
 from validate.harness.forked import describe_error, list_mapped_files, measure_in_fork
 from validate.judging import Finding, failed, joined, listed, passed, root_cause, suspects, unproven
+from validate.next_steps import remove_variables
 
 SETTINGS = Settings(begins_with_torch=True)
 
@@ -206,7 +207,7 @@ def is_bundled(path: str, patterns: Iterable[str]) -> bool:
 
 CLAIMS = {"threads": judge}
 NEXT_STEPS = {
-    "threads": "unset OMP_NUM_THREADS and MKL_NUM_THREADS if the image sets them; if two OpenMP "
-    "runtimes are loaded, leave out the package that brings the second one, or take its build "
-    "from PyPI in place of conda's or Debian's"
+    "threads": "if the reason names several OpenMP runtimes, remove the package that brings the "
+    "second one, or install it from PyPI in place of conda or Debian, and build the image again; "
+    f"if not, {remove_variables('OMP_NUM_THREADS and MKL_NUM_THREADS')}"
 }

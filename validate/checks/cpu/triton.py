@@ -14,7 +14,7 @@ from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.claims import Claim
 from validate.harness.forked import measure_in_fork
 from validate.judging import PROVES_NOTHING, Finding, failed, joined, passed, root_cause
-from validate.next_steps import pin
+from validate.next_steps import if_image_sets, pin
 
 _CONTROL_KERNEL = "add"
 """It is compiled for the architecture that does not exist. It has no reduction and no dot, so LLVM
@@ -184,6 +184,6 @@ def kernel_problems(name: str, arch: int, kernel: CompiledKernel | None) -> Iter
 
 CLAIMS = {"triton": judge}
 NEXT_STEPS = {
-    "triton": "unset the TRITON_* variables of the image; if there are none, "
+    "triton": f"{if_image_sets('a TRITON_* variable')}; if not, "
     f"{pin('the triton release that was made for this torch and knows this GPU')}"
 }

@@ -5,7 +5,7 @@ Each kernel is a file there. Several probes share this module (SHARED_FILES in c
 
 from validate.kernels.judge import judge
 from validate.kernels.runner import measure
-from validate.next_steps import pin
+from validate.next_steps import if_image_sets, pin
 
 __all__ = ["CLAIMS", "measure"]
 
@@ -24,9 +24,8 @@ CLAIMS = {
     "fp8": judge,
 }
 _TORCH = (
-    "look by `docker run --rm IMAGE env` for NVIDIA_TF32_OVERRIDE and "
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, and unset them; if they are not set, name an image of "
-    "another torch or CUDA, as this torch computes wrongly on this GPU"
+    f"{if_image_sets('NVIDIA_TF32_OVERRIDE or TORCH_ALLOW_TF32_CUBLAS_OVERRIDE')}; if not, take an "
+    "image of another torch or CUDA, as this torch computes wrongly on this GPU"
 )
 NEXT_STEPS = {
     "numerics/conv-fp32": _TORCH,
@@ -35,15 +34,15 @@ NEXT_STEPS = {
     "numerics/tf32-switch": _TORCH,
     "attention": f"{pin('a release of the attention package that was made for this torch and GPU')}"
     "; until then, train with another attention (`attn_implementation` of transformers); if the "
-    "kernel is one of torch's own (sdpa-*), name an image of another torch",
-    "bitsandbytes": f"unset BNB_CUDA_VERSION, or "
+    "kernel is one of torch's own (sdpa-*), take an image of another torch",
+    "bitsandbytes": f"{if_image_sets('BNB_CUDA_VERSION')}; if not, "
     f"{pin('a bitsandbytes release with code for this GPU and CUDA')}",
-    "triton/jit": "unset TRITON_INTERPRET and other TRITON_* variables; if there are none, "
+    "triton/jit": f"{if_image_sets('TRITON_INTERPRET or another TRITON_* variable')}; if not, "
     f"{pin('the triton release that was made for this torch and knows this GPU')}",
     "liger": f"{pin('another release of liger-kernel')}; until then, train without Liger "
     "(`use_liger_kernel=False`)",
-    "compile/fullgraph": "unset the TORCHDYNAMO_*, TORCH_COMPILE_* and TRITON_* variables of the "
-    "image; if there are none, name an image of another torch, or train without torch.compile",
+    "compile/fullgraph": f"{if_image_sets('a TORCHDYNAMO_*, TORCH_COMPILE_* or TRITON_* variable')}"
+    "; if not, take an image of another torch, or train without torch.compile",
     "fp8": f"{pin('the torchao release that was made for this torch')}; until then, do not train "
     "in FP8 in this image",
 }

@@ -206,7 +206,8 @@ def sort_gpus(gpus: Sequence[Gpu]) -> list[Gpu]:
 CLAIMS = {"device": judge}
 NEXT_STEPS = {
     "device": "compare `nvidia-smi -L` on the host with `docker run --rm --gpus all IMAGE "
-    "nvidia-smi -L`; unset CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES if the reason names "
-    "them, remove a libcuda.so of the image's own (a cuda-compat package), and restart Docker "
-    "after an update of the driver"
+    "nvidia-smi -L`. If the reason names CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES, take it "
+    "out of your Dockerfile or of the options of `docker run`; if it names several driver "
+    "libraries, remove the libcuda.so that the image brings (a cuda-compat package); if it names "
+    "two versions of the driver, restart Docker; then validate again"
 }

@@ -232,8 +232,11 @@ def judge_weights(subject: str, expect: ExpectedError, evidence: GpuWeightsEvide
     most = MEMORY_SLACK * needed
     # `is_within` and `is_beyond` are false for NaN.
     if not is_within(memory["quantised"], most):
-        taken = f"loading in 4-bit takes {memory['quantised']} bytes of GPU memory"
-        return failed(f"{taken}, and at most {most:.0f} are right: weights are not in 4 bits there")
+        taken = f"the model that was loaded in 4 bits takes {memory['quantised']} bytes"
+        return failed(
+            f"{taken} of GPU memory, and should take at most {most:.0f}: its weights were not put "
+            "into 4 bits"
+        )
     if not is_beyond(memory["bfloat16"], most):
         return failed(
             f"{PROVES_NOTHING}the same model in bfloat16 takes {memory['bfloat16']} bytes of GPU "

@@ -432,10 +432,13 @@ def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str
     return f"a launch waits for {figure:.0%} of its kernel's time; at most {most:.0%} is allowed"
 
 
-_QUIETEN = f"{FREE_THE_GPU}; for host-threads, on a host with more cores that does nothing else"
+_QUIETEN = (
+    f"{FREE_THE_GPU}; for speed/host-threads, validate on a host with more cores that does nothing "
+    "else"
+)
 CLAIMS = {"speed": judge}
 NEXT_STEPS = {
     "speed": "measure again on a GPU that nothing else uses, after `nvidia-smi -q -d "
-    "PERFORMANCE,CLOCK,POWER` shows neither a limit nor heat; if it is slow there as well, unset "
-    f"the variables that the reason names, or {pin('another release of the package that is slow')}"
+    "PERFORMANCE,CLOCK,POWER` shows neither a limit nor heat; if it is slow on such a GPU as well, "
+    f"{pin('another release of the package that is slow')}"
 }

@@ -387,8 +387,8 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
 
     if "baseline" not in expect:
         return unproven(
-            f"{summary}: nothing is wrong by itself, and no run of it on this GPU model is "
-            "recorded to compare with",
+            f"{summary}: no loss is wrong by itself, but times and memory were not judged, as no "
+            "run of this image on this GPU model is recorded to compare with",
             "nothing needs to be done: on a GPU model without a recorded run of this image, times "
             "and memory can't be compared",
         )
@@ -521,7 +521,7 @@ def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
 
 CLAIMS = {"step": judge}
 NEXT_STEPS = {
-    "step": "unset the variables that the reason names; for a time, measure again on a GPU that "
-    "nothing else uses; for a loss or the memory, and if it stays slow, "
+    "step": "if the reason says that a step takes too long, measure again on a GPU that nothing "
+    "else uses; if a loss or the memory is wrong, or a step stays slow, "
     f"{pin('the releases of torch, transformers, bitsandbytes or Liger before the last change')}"
 }

@@ -423,9 +423,10 @@ class Requirements:
 
 
 NEXT_STEP = (
-    "do not train in this way in this image, as it would learn something else: validate again on "
-    f"other GPUs; if it fails there as well, {pin('another release of torch or torchao')}; if it "
-    "holds there, have this machine's GPUs and links looked at (`nvidia-smi topo -m`)"
+    "do not train in this way in this image, as a model would learn something else: validate again "
+    "on another machine; if the claim fails there as well, "
+    f"{pin('another release of torch or torchao')}; if it holds there, have this machine's GPUs "
+    "and the links between them looked at (`nvidia-smi topo -m`)"
 )
 """What to do if parallel training does not compute what one process computes."""
 
@@ -465,7 +466,7 @@ def describe_unmet_requirements(requirements: Requirements, rank: ComputingRank)
         figure = rank.get("figures", {}).get(name)
         if not is_between(figure, least, most):
             bounds = f"{scientific(least)} to {scientific(most)}"
-            yield f"{name} is {scientific(figure)}, and {bounds} is right"
+            yield f"{name} is {scientific(figure)}, and should be {bounds}"
 
 
 def _find_comparison_problems(

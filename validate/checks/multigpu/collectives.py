@@ -292,7 +292,7 @@ def find_transport_problems(
                 variables.append(f"{name}={value}")
         suspects = f" ({listed(variables)})" if variables else ""
         possible = " or ".join(allowed)
-        yield f"ranks of one host talk over {listed(wrong)}{suspects}, and {possible} is possible"
+        yield f"ranks of one host talk over {listed(wrong)}{suspects}, and could over {possible}"
 
 
 def summarise_transport(ranks: Sequence[TransportRank], link: str) -> str:
@@ -310,10 +310,12 @@ CLAIMS = {
 }
 NEXT_STEPS = {
     "collectives/exact": "do not train on several GPUs in this container, as gradients would be "
-    "wrong: validate again on another machine; if it fails there as well, "
-    f"{pin('another release of nvidia-nccl-cu')}; if it holds there, have the links of this "
-    "machine looked at (`nvidia-smi nvlink -e`, `nvidia-smi topo -m`)",
-    "collectives/transport": "unset the NCCL_* variables that the reason names (also in "
-    "/etc/nccl.conf); if there are none, start containers with `--ipc=host` or `--shm-size=8g`, "
-    "and look at `nvidia-smi topo -m` and `nvidia-smi nvlink -s` of the host",
+    "wrong: validate again on another machine; if the claim fails there as well, "
+    f"{pin('another release of nvidia-nccl-cu12 or nvidia-nccl-cu13')}; if it holds there, have "
+    "the links between this machine's GPUs looked at (`nvidia-smi nvlink -e`, `nvidia-smi topo "
+    "-m`)",
+    "collectives/transport": "if the reason names NCCL_* variables, take them out of your "
+    "Dockerfile, of /etc/nccl.conf in the image and of the options of `docker run`, and validate "
+    "again; if it names none, start containers with `--ipc=host` or `--shm-size=8g`, and look at "
+    "`nvidia-smi topo -m` and `nvidia-smi nvlink -s` on the host",
 }

@@ -126,13 +126,14 @@ def judge(_subject: str, _expect: object, evidence: SharedMemoryEvidence) -> Fin
         return failed(
             f"{PROVES_NOTHING}/dev/shm has {format_mebibytes(size)}, and took a file that is "
             "larger",
-            "look at `df /dev/shm` in a container of the image, and at what is mounted there; "
-            "without a limit that holds, validate on another machine",
+            "look at `df /dev/shm` in a container of the image, and mount at /dev/shm a tmpfs with "
+            "a limit (`--shm-size=8g`); if larger files still fit, validate on another machine",
         )
     # If no batch arrived, none arrived wrong.
     if evidence["right"] is not True or not evidence["handed_over"]:
         return failed(
-            "batches that a DataLoader's workers hand over do not arrive as they were made"
+            "batches that a DataLoader's workers hand over through /dev/shm do not arrive as the "
+            "workers made them"
         )
 
     handed_over = f"{evidence['handed_over']} batches of {format_mebibytes(evidence['batch'])}"
@@ -147,6 +148,7 @@ def format_mebibytes(size: float) -> str:
 measure = partial(measure_claimed_subjects, measures={"dev-shm": measure_shared_memory})
 CLAIMS = {"shared-memory": judge}
 NEXT_STEPS = {
-    "shared-memory": "start containers with `--shm-size=8g` (or `--ipc=host`), and validate again; "
-    f"if /dev/shm is large enough and batches still arrive wrong, {REPORT}"
+    "shared-memory": "if the reason says that /dev/shm is too small, start containers with "
+    "`--shm-size=8g` (or `--ipc=host`), and validate again; if batches arrive wrong, "
+    f"{REPORT}"
 }

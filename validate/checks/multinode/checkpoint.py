@@ -161,10 +161,10 @@ def judge(_subject: str, expect: RanksExpect, evidence: CheckpointEvidence) -> F
         return finding
     reader = evidence["reader"]
     if "error" in reader:
-        return failed(f"one process: {cause(reader['error'])}")
+        return failed(f"a single process that reads the checkpoint fails: {cause(reader['error'])}")
     problems = list(describe_unmet_requirements(REQUIREMENTS, reader))
     if problems:
-        return failed(f"one process: {joined(problems)}")
+        return failed(f"in a single process that read the checkpoint: {joined(problems)}")
     error = reader["comparisons"]["third step"]["error"]
     return finding._replace(
         reason=f"{finding.reason}, one process reads them exactly and goes on within {error:.1e}"
@@ -173,6 +173,7 @@ def judge(_subject: str, expect: RanksExpect, evidence: CheckpointEvidence) -> F
 
 CLAIMS = {"two-nodes/checkpoint": judge}
 NEXT_STEPS = {
-    "two-nodes/checkpoint": "read checkpoints of this image only with as many ranks as wrote them: "
-    f"{pin('another release of torch')}; if others fail as well, {REPORT}"
+    "two-nodes/checkpoint": f"{pin('another release of torch')}; until then, read checkpoints of "
+    "this image only with as many ranks as wrote them; if other releases fail as well, "
+    f"{REPORT}"
 }

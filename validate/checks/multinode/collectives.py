@@ -185,9 +185,10 @@ CLAIMS = {
 }
 NEXT_STEPS = {
     "two-nodes/collectives": "do not train on several nodes with this image, as gradients would be "
-    "wrong: validate again on another machine; if it fails there as well, "
-    f"{pin('another release of nvidia-nccl-cu')}",
-    "two-nodes/transport": "unset NCCL_HOSTID, NCCL_SOCKET_IFNAME and other NCCL_* variables that "
-    "the image sets (also in /etc/nccl.conf), and validate again; if NCCL's log still names "
-    f"another transport, {REPORT}",
+    "wrong: validate again on another machine; if the claim fails there as well, "
+    f"{pin('another release of nvidia-nccl-cu12 or nvidia-nccl-cu13')}",
+    "two-nodes/transport": "take NCCL_HOSTID, NCCL_SOCKET_IFNAME and other NCCL_* variables out of "
+    "your Dockerfile and of /etc/nccl.conf in the image (`docker run --rm IMAGE env` shows what "
+    "the image sets), build the image again and validate it; if the image sets none, "
+    f"{REPORT}",
 }

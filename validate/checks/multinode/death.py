@@ -112,24 +112,35 @@ def judge(_subject: str, expect: RanksExpect, evidence: DeathEvidence) -> Findin
     rank_count = expect["ranks"] or NODES
     if len(evidence["together"]) != rank_count:
         worked = len(evidence["together"])
-        reason = f"{worked} of {rank_count} ranks worked together before"
+        reason = f"{worked} of {rank_count} ranks worked together before the second node was killed"
         return failed(f"{PROVES_NOTHING}{reason}")
     if not evidence["died"]:
-        return failed(f"{PROVES_NOTHING}the second node did not die")
+        return failed(f"{PROVES_NOTHING}the second node was to be killed, and was not")
     exit_code = evidence["exit_code"]
     if exit_code is None:
-        return failed(f"the first node still waited {_nodes.LIMIT_SECONDS:g} s after it began")
+        return failed(
+            "the second node was killed on purpose, and the first one still waited for it when "
+            f"the time of {_nodes.LIMIT_SECONDS:g} s was over: a job would hang like this when a "
+            "node dies"
+        )
     if exit_code == 0:
-        return failed("the first node ended with status 0, as if all were well")
+        return failed(
+            "the second node was killed on purpose, and the first one ended with status 0, as if "
+            "all were well"
+        )
     seconds = evidence["seconds"]
     if not 0 <= seconds <= _MOST_SECONDS:
-        return failed(f"the first node ended {seconds:g} s after the second one had died")
+        return failed(
+            f"the first node ended {seconds:g} s after the second one was killed, and should "
+            f"within {_MOST_SECONDS:g} s"
+        )
     return passed(f"the first node reported it after {seconds:g} s: {evidence['message']}")
 
 
 CLAIMS = {"two-nodes/death": judge}
 NEXT_STEPS = {
     "two-nodes/death": "set TORCH_NCCL_ASYNC_ERROR_HANDLING=1 (NCCL_ASYNC_ERROR_HANDLING=1 before "
-    "torch 2.2) in jobs on several nodes, and unset it in the image if it is 0 there, then "
-    f"validate again; if it fails again, {REPORT}"
+    "torch 2.2) in jobs on several nodes; if `docker run --rm IMAGE env` shows it as 0, remove the "
+    "ENV line that sets it from your Dockerfile, build the image again and validate it; if the "
+    f"image does not set it, {REPORT}"
 }

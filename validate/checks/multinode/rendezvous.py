@@ -21,7 +21,7 @@ from validate.checks.multinode._nodes import Launch
 from validate.claims import Claim
 from validate.harness.forked import describe_error
 from validate.judging import Finding
-from validate.next_steps import REPORT
+from validate.next_steps import REPORT, if_image_sets
 from validate.nodes import NODES
 
 
@@ -143,7 +143,7 @@ def judge(_subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Findin
 
 CLAIMS = {"rendezvous": judge}
 NEXT_STEPS = {
-    "rendezvous": "start jobs on several nodes by another launcher whose claim holds; read the "
-    "probe's `log` in evidence.json for what this one printed, unset what the image sets for it "
-    f"(MASTER_ADDR, ACCELERATE_*, GLOO_* and NCCL_* variables), and validate again, or {REPORT}"
+    "rendezvous": "start jobs on several nodes by another launcher, whose claim holds; the probe's "
+    "`log` in evidence.json has what the launcher of this claim printed; "
+    f"{if_image_sets('a MASTER_ADDR, ACCELERATE_*, GLOO_* or NCCL_* variable')}; if not, {REPORT}"
 }

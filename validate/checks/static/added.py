@@ -163,5 +163,5 @@ def judge(_subject: str, _expect: FoldersExpect, evidence: FoldersEvidence) -> F
 CLAIMS = {"added/folders": judge}
 NEXT_STEPS = {
     "added/folders": "write the command that the reason ends with into your Dockerfile, above its "
-    "last USER line, and build the image again"
+    "last USER line, and build the image again and validate it"
 }

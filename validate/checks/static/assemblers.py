@@ -14,7 +14,7 @@ from typing import TypedDict
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, listed, telling_line
-from validate.next_steps import BUILD_ANEW, pin
+from validate.next_steps import BUILD_ANEW, if_image_sets, pin
 
 _SECONDS = 60
 _BLACKWELL = 100
@@ -136,8 +136,9 @@ def judge(_subject: str, expect: AssemblersExpect, evidence: AssemblersEvidence)
 
 CLAIMS = {"toolkit/ptxas": judge, "toolkit/triton-ptxas": judge}
 NEXT_STEPS = {
-    "toolkit/ptxas": "leave the CUDA toolkit of the base image as it is in an image of your own "
-    f"(`PTXAS --version` shows which one is there); if you changed nothing of it, {BUILD_ANEW}",
-    "toolkit/triton-ptxas": "unset TRITON_PTXAS_PATH if the image sets it; or "
+    "toolkit/ptxas": "if a step of your Dockerfile installs or changes a CUDA toolkit, take that "
+    "step out and build the image again; if none does, "
+    f"{BUILD_ANEW}",
+    "toolkit/triton-ptxas": f"{if_image_sets('TRITON_PTXAS_PATH')}; if not, "
     f"{pin('the triton release that was made for this torch')}",
 }

@@ -108,7 +108,7 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
 CLAIMS = {"authorities": judge, "base/authorities": judge}
 _NEXT_STEP = (
     "run `apt-get install --reinstall ca-certificates && update-ca-certificates` in {place}, after "
-    "all steps that change /etc/ssl/certs, and build again"
+    "all steps that change /etc/ssl/certs, and build the image again"
 )
 NEXT_STEPS = {
     "authorities": _NEXT_STEP.format(place="the Dockerfile of the image, or of its base image"),

@@ -153,8 +153,9 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     if not evidence["files"]:
         return failed(
             "the image has no bytecode (.pyc files), so each process compiles what it imports",
-            "leave out the step that removes `__pycache__` folders, or run `python -m compileall "
-            f"-q /opt/venv` after it; if you have no such step, {BUILD_ANEW}",
+            "take the step that removes `__pycache__` folders out of your Dockerfile, or add `RUN "
+            "python -m compileall -q /opt/venv` below that step, and build the image again; if "
+            f"you have no such step, {BUILD_ANEW}",
         )
     faults = [f"{path} is {fault}" for path, fault in evidence["faults"].items()]
     faults += count_unlisted(evidence, "faults", "files of bytecode are not their sources'")
@@ -164,7 +165,8 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
 
 CLAIMS = {"bytecode": judge}
 NEXT_STEPS = {
-    "bytecode": "run `python -m compileall -q -f FOLDER`, with the folder that the reason names, "
-    "as the last step of your Dockerfile that touches Python files (a later `touch` or COPY makes "
-    f"them void again); if you changed none, {BUILD_ANEW}"
+    "bytecode": "add `RUN python -m compileall -q -f FOLDER`, with the folder that the reason "
+    "names for FOLDER, below the last step of your Dockerfile that touches Python files (a later "
+    "`touch` or COPY makes the bytecode void again), and build the image again; if no step "
+    f"touches any, {BUILD_ANEW}"
 }

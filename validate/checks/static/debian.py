@@ -211,8 +211,8 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
             return passed("its base has no Debian packages")
         return failed(
             "dpkg's database (/var/lib/dpkg/status) has no package",
-            "leave /var/lib/dpkg in the image (no step may remove or empty it), in your Dockerfile "
-            "and in that of the base image, and build again",
+            "take the step that removes or empties /var/lib/dpkg out of your Dockerfile, or of "
+            "that of the base image, and build the image again",
         )
 
     faults = []
@@ -237,10 +237,11 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     unreadable = evidence.get("unreadable")
     if unreadable and not faults:
         return unproven(
-            f"{good}, but {listed(unreadable)} can't be read by the user as whom truetag read the "
-            "image",
-            "let everybody read these files (`chmod a+r`) in the step that brings them, or remove "
-            "them, and build again",
+            f"{good}, but truetag ran as a user who may not read {listed(unreadable)}, so these "
+            "files were not compared",
+            "validate again as root (inside a container: `docker run --user 0`), or let everybody "
+            "read these files (`chmod a+rX`, also for the folders above them) in the step that "
+            "brings them, and build the image again",
         )
     return conclude(faults, good)
 
@@ -248,8 +249,8 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
 CLAIMS = {"debian": judge, "base/debian": judge}
 _NEXT_STEP = (
     "install the package that the reason names again (`apt-get install --reinstall PACKAGE`; "
-    "`dpkg --configure -a` for one that is not wholly installed) in {place}, above no step that "
-    "changes its files, and build again with enough free disk"
+    "`dpkg --configure -a` for one that is not wholly installed) in {place}, below the last step "
+    "that changes its files, and build the image again with enough free disk"
 )
 NEXT_STEPS = {
     "debian": _NEXT_STEP.format(place="your Dockerfile, or in that of the base image"),

@@ -532,7 +532,8 @@ def judge(subject: str, expect: CodeExpect | PrunedExpect, evidence: CodeEvidenc
         cause = files[undecoded[0]]["error"]
         return unproven(
             f"{listed(undecoded)} can't be read on the machine that measured: {cause}",
-            f"run `apt-get install liblz4-1 libzstd1` there, then validate again: {VALIDATE_AGAIN}",
+            "run `apt-get install liblz4-1 libzstd1` on that machine, then validate again: "
+            f"{VALIDATE_AGAIN}",
         )
     return finding
 
@@ -700,9 +701,10 @@ def judge_pruned(expect: PrunedExpect, files: Mapping[str, MeasuredFile]) -> Fin
     if not with_code and not unreadable and not list_undecoded(files):
         return failed(
             "the image has no library with GPU code at all, so its torch can't use a GPU",
-            "look whether `docker run --rm IMAGE python -m pip list` has torch for CUDA, and "
-            "install no torch for CPUs over it in an image of your own; if you did not, "
-            f"{BUILD_ANEW}",
+            "run `docker run --rm IMAGE python -c 'import torch; print(torch.version.cuda)'`: if "
+            "it prints None or fails, a step of your Dockerfile removed torch or put one for CPUs "
+            "in its place, so take that step out and build the image again; if it prints a "
+            f"version of CUDA, {BUILD_ANEW}",
         )
 
     archs = listed([f"sm_{arch}" for arch in expect["archs"]])
@@ -758,8 +760,8 @@ def describe_pruned(expect: PrunedExpect, archs: str, with_code: Mapping[str, Me
 
 CLAIMS = {"device-code": judge}
 NEXT_STEPS = {
-    "device-code": "leave out the step of your Dockerfile that takes code out of the package "
-    "(`rm`, `strip`, another pruner); if you have none, "
+    "device-code": "if a step of your Dockerfile takes code out of the package (`rm`, `strip`, "
+    "another pruner), remove that step and build the image again; if none does, "
     f"{pin('a release of the package with code for the GPUs that the reason names')}",
     "device-code/pruned": f"{BUILD_ANEW}; if the reason names a package that was added to a pruned "
     "image, nothing is broken: its code for other GPUs only takes space",

@@ -407,7 +407,8 @@ def find_start_faults(start: PythonStart, start_files: Mapping[str, str]) -> Ite
 
 CLAIMS = {"environment": judge}
 NEXT_STEPS = {
-    "environment": "take the variable, line or file that the reason names out of your Dockerfile "
-    "or base image, or, where one is missing, leave it as the base image sets it; declare a "
-    "variable that you set on purpose in /opt/truetag/derived.toml of your image, under [variables]"
+    "environment": "take out of your Dockerfile or base image what sets the variable, writes the "
+    "line or brings the file that the reason names (if a variable is missing: what empties it), "
+    "and build the image again; to keep a variable that you set on purpose, declare it in "
+    "/opt/truetag/derived.toml of your image, under [variables]"
 }

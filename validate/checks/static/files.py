@@ -302,9 +302,9 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
     if not evidence["files"]:
         return failed(
             "no installed Python package lists a single file in its RECORD",
-            "leave out the step that removes `*.dist-info/RECORD` files or the packages themselves "
-            "(`docker run --rm IMAGE python -m pip list` shows those that are left); if you have "
-            f"no such step, {BUILD_ANEW}",
+            "take the step that removes `*.dist-info/RECORD` files or the packages themselves "
+            "(`docker run --rm IMAGE python -m pip list` shows those that are left) out of your "
+            f"Dockerfile, and build the image again; if you have no such step, {BUILD_ANEW}",
         )
     faults = list(describe_changed_files(evidence))
     excused = [f"*/{pattern}" for pattern in expect["unowned"]]
@@ -346,7 +346,8 @@ def describe_changed_files(evidence: FilesEvidence) -> Iterator[str]:
 
 CLAIMS = {"files": judge}
 NEXT_STEPS = {
-    "files": "install the package that the reason names again (`pip install --force-reinstall "
-    "--no-deps NAME==VERSION`) after all steps of your Dockerfile that change its files, and leave "
-    f"out a file that belongs to no package; if you changed none, {BUILD_ANEW}"
+    "files": "install the package that the reason names again (`RUN pip install --force-reinstall "
+    "--no-deps PACKAGE==VERSION`) below all steps of your Dockerfile that change its files, or, "
+    "for a file that belongs to no package, remove the file in the step that brings it; then build "
+    f"the image again; if your Dockerfile changed none of these files, {BUILD_ANEW}"
 }

@@ -154,7 +154,7 @@ def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -
     faults = []
     for name, value in expect["labels"].items():
         if measured.get(name) != value:
-            faults.append(f"the label {name} is {measured.get(name)!r}, and {value!r} is right")
+            faults.append(f"the label {name} is {measured.get(name)!r}, and should be {value!r}")
 
     architecture = evidence.get("architecture", "")
     expected_architecture = expect.get("architecture", "")
@@ -169,8 +169,8 @@ def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -
     unnamed = [issue for issue in expect.get("silent", ()) if issue not in named]
     if unnamed and not faults:
         return unproven(
-            f"the image's label of silent faults does not name {listed(unnamed)}: it was built "
-            "before they were known",
+            f"the image's label of silent faults does not name {listed(unnamed)}: the image was "
+            "built before truetag knew these faults",
             f"build the image again, by this release of truetag: `{BUILD}`",
         )
 
@@ -358,15 +358,18 @@ _REVOKE = (
     "build again"
 )
 NEXT_STEPS = {
-    "image/labels": "build the image again from this matrix.yaml, and take no image of another "
-    f"name or matrix by its name: `{BUILD}`",
-    "image/size": f"look for the largest layers by `docker history IMAGE`, and leave out what "
-    f"nobody needs; if matrix.yaml is as it was, {BUILD_ANEW}",
+    "image/labels": f"build the image again from this matrix.yaml: `{BUILD}`; if its labels are "
+    "still wrong, another image was given this name (`docker tag`): validate that one by its own "
+    "name",
+    "image/size": f"look for the largest layers by `docker history IMAGE`, take what nobody needs "
+    "out of your Dockerfile or of the pins of matrix.yaml, and build the image again; if you "
+    f"changed neither since the image was smaller, {BUILD_ANEW}",
     "image/settings": "take the USER, ENTRYPOINT, VOLUME or NVIDIA_* variable that the reason "
-    f"names out of your Dockerfile, or of the base image; if you set none, {BUILD_ANEW}",
+    "names out of your Dockerfile, or of that of the base image, and build the image again; if "
+    f"neither sets it, {BUILD_ANEW}",
     "image/history": _REVOKE,
     "image/layers": f"for a credential: {_REVOKE}; for any other file: remove it in the step that "
-    "brings it, as a later step only hides it",
-    "image/bytes": "change the step of your Dockerfile that the reason names as it says, and build "
-    "the image again; the image works, but each pull takes more bytes than needed",
+    "brings it, as a later step only hides it, and build the image again",
+    "image/bytes": "change the step of your Dockerfile that the reason names as the reason says, "
+    "and build the image again; the image works, but each pull takes more bytes than needed",
 }

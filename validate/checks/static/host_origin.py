@@ -20,7 +20,7 @@ SETTINGS_ROW = "settings"
 SUITE = "suite"
 """The name of the layer with the copy of this suite. No build of it is recorded: instead, its paths
 are compared with those of the suite."""
-_WHERE_LAYERS_ARE_READ = "validate it as root on the engine's own machine"
+_WHERE_LAYERS_ARE_READ = "validate the image as root on the engine's own machine"
 """The next step for evidence of before 2026-11-29, which does not say why layers were unread."""
 OUR_TOOLS = (
     "/opt/truetag",
@@ -174,14 +174,14 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
         return failed("; ".join(tool_faults))
     layers = compare_layers(expect, evidence)
     recording = command("reproduce", expect["arguments"], "--record")
-    next_step = f"`{recording}` builds it twice and records it"
+    next_step = f"`{recording}` builds the image twice and records its layers"
     # First: are there layers on both sides that could be compared?
     if not layers.expected:
         return unproven(f"the image's recipe has no layers: {next_step}")
     if not layers.measured:
         return unproven(
-            "the image's history has another number of steps than it has layers, so the layers "
-            "can't be told apart",
+            "the image's history names more or fewer steps that made a layer than the image has "
+            "layers, so truetag can't tell which step made which layer",
             "build the image again by BuildKit (Docker 23 or newer), and not by `docker commit`, "
             "`docker import` or --squash",
         )
@@ -202,7 +202,10 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     # own checks.
     if not evidence["canonical"] and SUITE in layers.measured:
         where = evidence.get("unread", _WHERE_LAYERS_ARE_READ)
-        return unproven(f"the layer of truetag's suite can't be read here; {where}")
+        return unproven(
+            f"the layer of truetag's suite can't be read on this machine, so nobody looked for "
+            f"other files in it; {where}"
+        )
     return passed(describe_success(layers, expect, evidence))
 
 
@@ -217,8 +220,8 @@ def describe_changed_tools(changes: Sequence[StepChange]) -> Iterator[str]:
         if tools:
             step = change["step"][:_STEP_CHARACTERS]
             yield (
-                f"`{step}` changes {listed(tools)}: `pip install`, `validate`, `doctor` or the "
-                "entrypoint of this image need it, so leave it as it is"
+                f"`{step}` changes {listed(tools)}, which `pip install`, `validate`, `doctor` or "
+                "the entrypoint of this image need: take this step out of your Dockerfile"
             )
 
 
@@ -329,8 +332,9 @@ def describe_changes(changes: Sequence[StepChange]) -> str:
 
 CLAIMS = {"origin/layers": judge}
 NEXT_STEPS = {
-    "origin/layers": f"build the image again (`{command('build', 'NAME', '--no-cache')}`): if it "
-    "then holds, a mirror, a cache or an interrupted build had spoilt the layer; if not, look at "
-    "the files that the command in the reason names; in an image of your own, leave out the step "
-    "that the reason quotes"
+    "origin/layers": "if the reason quotes a step of your own Dockerfile, take that step out and "
+    f"build again; if not, build the image again (`{command('build', 'NAME', '--no-cache')}`): "
+    "where the claim then holds, a mirror, a cache or an interrupted build had spoilt the layer; "
+    "where it fails again, give the command that the reason quotes, and look at the files that it "
+    "lists"
 }

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shlex
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -303,10 +304,11 @@ def conclude_if_all_was_read(
     """
     if not faults and evidence["unreadable"]:
         return unproven(
-            f"{good}, but {listed(evidence['unreadable'])} can't be read by the user as whom "
-            "truetag read it",
-            "let the image's user read these folders (`chmod a+rX`) in the step that brings them, "
-            "or remove them, and build and validate again",
+            f"{good}, but truetag ran as a user who may not list {listed(evidence['unreadable'])}, "
+            "so nobody looked into these folders",
+            "validate again as root (inside a container: `docker run --user 0`), or let everybody "
+            "read these folders (`chmod a+rX`) in the step that brings them, and build the image "
+            "again",
         )
     return conclude(faults, good)
 
@@ -317,15 +319,26 @@ def judge_home(_subject: str, _expect: HygieneExpect, evidence: HygieneEvidence)
     People start containers as users of their own (`--user`), and programs write to HOME.
     """
     home = evidence["home"]
+    if not home["path"]:
+        return failed("the image sets no home (the variable HOME), to which programs write")
+
+    folder = shlex.quote(home["path"])
+    step = (
+        f"add `RUN mkdir -p {folder} && chmod 777 {folder}` to your Dockerfile, as root, or take "
+        "the line out that sets the variable HOME, so that the base image's home is used; then "
+        "build the image again"
+    )
     if "error" in home:
         return failed(
             f"the home {home['path']!r} can't be used: {home['error']}. Any user may start a "
-            "container, and programs write to the home"
+            "container, and programs write to the home",
+            step,
         )
     if not home["for_all"]:
         return failed(
             f"not every user can write to the home {home['path']} (mode {home['mode']}). Any user "
-            "may start a container, and programs write to the home"
+            "may start a container, and programs write to the home",
+            step,
         )
     return passed(f"{home['path']} is for every user to write to")
 
@@ -342,10 +355,11 @@ _IN_ONE_STEP = (
 )
 NEXT_STEPS = {
     "hygiene/leftovers": f"{_IN_ONE_STEP}, and build the image again",
-    "base/leftovers": f"{_IN_ONE_STEP}: in the Dockerfile of the base image, which brought them",
+    "base/leftovers": f"{_IN_ONE_STEP}: in the Dockerfile of the base image, which brought them; "
+    "then build both images again",
     "hygiene/secrets": "revoke this credential if the image was ever pushed; then remove the file "
-    "in the step that brings it, or give it to that step as a build secret (`RUN "
-    "--mount=type=secret`), and build again",
-    "hygiene/home": "make the folder with mode 777 in your Dockerfile (`RUN mkdir -p HOME && chmod "
-    "777 HOME`, as root), or leave HOME as the base image sets it",
+    "in the step that brings it, or give the credential to that step as a build secret (`RUN "
+    "--mount=type=secret`), and build the image again",
+    "hygiene/home": "take the line of your Dockerfile out that empties or changes the variable "
+    "HOME, so that the base image's home is used, and build the image again",
 }

@@ -444,8 +444,8 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
     if not evidence["files"]:
         return failed(
             f"there is no shared library in the {expect['of']}, so nothing could be checked",
-            "leave out the step of your Dockerfile that removes them; if you have none, "
-            f"{BUILD_ANEW}",
+            "if a step of your Dockerfile removes these libraries, take that step out and build "
+            f"the image again; if none does, {BUILD_ANEW}",
         )
     faults = list(describe_unreadable(expect, evidence["unreadable"]))
     # If `import torch` misses a library, so does everything that needs torch. Only the first faults
@@ -724,8 +724,10 @@ def split_soname(name: str) -> tuple[str, str]:
 
 CLAIMS = {"libraries": judge}
 NEXT_STEPS = {
-    "libraries": "install the Debian package of a library of the system that is missing "
-    "(`apt-get install`, in your Dockerfile or base image); for one of CUDA or torch, "
-    f"{pin('the release of the package that was made for this torch and CUDA')}; remove a second "
-    "copy, or the LD_LIBRARY_PATH or /etc/ld.so.conf.d file that leads to it"
+    "libraries": "if the reason names a second copy of a library, or one that belongs to no "
+    "package, remove that file, or the LD_LIBRARY_PATH line or /etc/ld.so.conf.d file that leads "
+    "to it, and build the image again; if it names a missing library of the system (such as "
+    "libgomp.so.1), install its Debian package (`apt-get install`) in your Dockerfile or base "
+    "image, and build again; for a library of CUDA or torch, "
+    f"{pin('the release of the package that was made for this torch and CUDA')}"
 }

@@ -531,5 +531,6 @@ CLAIMS = {"lookup": judge}
 NEXT_STEPS = {
     "lookup": "remove the file that the reason names first, or the package that brings it, or move "
     "its folder behind that of the base image (`ENV PATH=$PATH:/mine`, not `/mine:$PATH`; the same "
-    f"for PYTHONPATH and LD_LIBRARY_PATH); if you added none, {BUILD_ANEW}"
+    "for PYTHONPATH and LD_LIBRARY_PATH), and build the image again; if your Dockerfile and your "
+    f"base image add none of these, {BUILD_ANEW}"
 }

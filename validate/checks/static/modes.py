@@ -522,7 +522,7 @@ CLAIMS = {"modes": judge, "base/modes": judge}
 _NEXT_STEP = (
     "set owner and mode in the step that brings the file ({place}): `COPY --chmod=644` (755 for "
     "programs and folders), `RUN chmod -R a+rX,go-w PATH`, `chmod a-s PATH` for a program with "
-    "more rights, and build under `umask 022`"
+    "more rights; then build the image again, under `umask 022`"
 )
 NEXT_STEPS = {
     "modes": _NEXT_STEP.format(place="of your Dockerfile or base image"),

@@ -606,14 +606,16 @@ def release_numbers(version: str) -> tuple[int, ...]:
 
 CLAIMS = {"pins/lock": judge_lock, "pins/additions": judge_additions, "pins": judge}
 _AS_LOCKED = (
-    "in an image of your own, install without `--upgrade`, and leave PIP_CONSTRAINT as the base "
-    "image sets it, so that pip moves none of its packages (or declare the change in "
-    "/opt/truetag/derived.toml, under [replaces]); an image of the matrix is not what its lock "
-    f"says: {BUILD_ANEW}"
+    "in an image of your own, take `--upgrade` out of your `pip install`, and every line that "
+    "changes PIP_CONSTRAINT out of your Dockerfile, so that pip moves none of the base image's "
+    "packages, and build the image again (or declare a change that you want in "
+    "/opt/truetag/derived.toml, under [replaces]); for an image of the matrix, "
+    f"{BUILD_ANEW}"
 )
 NEXT_STEPS = {
     "pins": _AS_LOCKED,
     "pins/lock": _AS_LOCKED,
-    "pins/additions": "leave the package or variable that the reason names out of your Dockerfile, "
-    "or install a release for which the reason does not hold",
+    "pins/additions": "take the package or variable that the reason names out of your Dockerfile, "
+    "or install a release of the package for which the reason does not hold, and build the image "
+    "again",
 }

@@ -15,7 +15,7 @@ from validate.claims import Claim
 from validate.environment import installed, wheel_contents
 from validate.environment.installed import Distribution
 from validate.judging import Finding, conclude, failed, listed, unproven
-from validate.next_steps import BUILD_ANEW, LOCK
+from validate.next_steps import BUILD, BUILD_ANEW, LOCK
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -124,7 +124,10 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     if not expect["wheels"]:
         if expect["unknown"]:
             return _unproven_wheels(expect["unknown"])
-        return failed("the lock of this image has no wheel", f"lock the image again: `{LOCK}`")
+        return failed(
+            "the lock of this image lists no wheel at all",
+            f"lock the image again and build it from the new lock: `{LOCK}`, then `{BUILD}`",
+        )
 
     faults = []
     compared = 0
@@ -142,10 +145,12 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
 
     if not compared:
         return failed(
-            "no package of the lock is installed, in its version, in the Python that the image's "
-            "user gets",
-            "look whether `docker run --rm IMAGE which python` is /opt/venv/bin/python, and put "
-            "/opt/venv/bin first on the PATH again",
+            "the Python that the image's user gets has none of the lock's packages at the locked "
+            "version",
+            "if `docker run --rm IMAGE which python` prints another path than "
+            "/opt/venv/bin/python, put /opt/venv/bin first on the PATH again (`ENV "
+            "PATH=/opt/venv/bin:$PATH` in your Dockerfile), and build the image again; if it "
+            f"prints that path, {BUILD_ANEW}",
         )
     if expect["unknown"] and not faults:
         return _unproven_wheels(expect["unknown"])
@@ -161,14 +166,15 @@ def _unproven_wheels(unknown: Mapping[str, str]) -> Finding:
     return unproven(
         f"the RECORDs of the locked wheels of {listed(list(unknown))} are not known: "
         f"{listed(reasons)}",
-        "nothing is wrong: build and validate on the machine whose wheel cache has these wheels, "
-        "to have them compared as well",
+        "nothing needs to be done for the image to work; to have these wheels compared as well, "
+        "build and validate the image on the machine whose wheel cache has them",
     )
 
 
 CLAIMS = {"records": judge}
 NEXT_STEPS = {
-    "records": "leave out the step that changes installed packages (`strip`, a tool that makes "
-    "images smaller, a local build of the same version), or install the package from the index "
-    f"after it; if you have no such step, {BUILD_ANEW}"
+    "records": "take the step that changes installed packages (`strip`, a tool that makes images "
+    "smaller, a local build of the same version) out of your Dockerfile, or install the package "
+    "that the reason names from the index below that step, and build the image again; if you have "
+    f"no such step, {BUILD_ANEW}"
 }

@@ -395,8 +395,9 @@ def judge(_subject: str, expect: SymbolsExpect, evidence: SymbolsEvidence) -> Fi
     if not evidence["checked"]:
         return failed(
             "the image has no library whose symbols could be looked up",
-            "look whether `docker run --rm IMAGE python -m pip list` has torch, and leave out the "
-            f"step that removes its libraries; if torch is there, {REPORT}",
+            "if a step of your Dockerfile removes torch or its libraries (`docker run --rm IMAGE "
+            "python -m pip list` shows whether the image has torch), take that step out and build "
+            f"the image again; if none does, {REPORT}",
         )
     faults = []
     for file in evidence["unreadable"]:
@@ -442,6 +443,8 @@ def describe_lacking(library: LackingLibrary) -> str:
 
 CLAIMS = {"symbols": judge}
 NEXT_STEPS = {
-    "symbols": f"{pin('the release of the package that was made for this torch')}, or compile it "
-    "against this torch; a missing GLIBC_ or GLIBCXX_ version needs a newer base image"
+    "symbols": "if the reason names a version that begins with GLIBC_ or GLIBCXX_, take a base "
+    "image with a newer Debian or Ubuntu, or an older release of the package; if not, "
+    f"{pin('the release of the package that was made for this torch')}, or compile the package "
+    "against this torch"
 }

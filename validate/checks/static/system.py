@@ -312,8 +312,10 @@ def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> 
     if nccl["path"] is None:
         return unproven(
             "the image has no libnccl.so.2, so it can't be checked what NCCL finds for InfiniBand",
-            "nothing needs to be done on one machine; to train on several, install the "
-            "nvidia-nccl-cu package that this torch requires",
+            "nothing needs to be done for InfiniBand if you train on one machine; to train on "
+            "several, install the NCCL package that this torch requires (nvidia-nccl-cu12 or "
+            "nvidia-nccl-cu13: `docker run --rm IMAGE python -m pip show torch` names it under "
+            "Requires), then build the image again and validate it",
         )
     # The names by which NCCL opens these libraries, as far as is known. If its file has none,
     # this NCCL finds RDMA in another way.
@@ -373,9 +375,9 @@ def provider_faults(expect: VerbsExpect, evidence: VerbsEvidence) -> Iterator[st
 CLAIMS = {"system/tools": judge_tools, "system/verbs": judge_verbs}
 NEXT_STEPS = {
     "system/tools": "install the Debian package of the program that the reason names (`apt-get "
-    "install`) in your Dockerfile, or in the image that --base names; if you changed none of "
-    f"them, {BUILD_ANEW}",
+    "install`) in your Dockerfile, or in the image that --base names, and build the image again; "
+    f"if neither is yours, {BUILD_ANEW}",
     "system/verbs": "run `apt-get install libibverbs1 ibverbs-providers librdmacm1` in your "
-    "Dockerfile, or in the image that --base names, and leave no other rdma-core (MLNX_OFED, "
-    "conda) in front of it on the loader's path",
+    "Dockerfile, or in the image that --base names, remove any other rdma-core (MLNX_OFED, conda) "
+    "that the loader finds before that of Debian, and build the image again",
 }

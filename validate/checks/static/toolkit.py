@@ -338,8 +338,8 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
     if not evidence["home_exists"]:
         return failed(
             f"the folder of the CUDA toolkit, {home}, does not exist",
-            "leave out the step of your Dockerfile that removes it; if you have none, "
-            f"{BUILD_ANEW}",
+            "if a step of your Dockerfile removes this folder, take that step out and build the "
+            f"image again; if none does, {BUILD_ANEW}",
         )
     faults: list[str] = []
     for part in expect["parts"]:
@@ -437,6 +437,6 @@ CLAIMS = {"toolkit": judge}
 NEXT_STEPS = {
     "toolkit": "take the second toolkit, the variable (CUDA_HOME, CUDA_PATH, LD_LIBRARY_PATH), the "
     "link or the driver's library that the reason names out of your Dockerfile or base image "
-    "(`apt-get remove nvidia-cuda-toolkit 'cuda-compat-*' 'libnvidia-*'`); if you added none, "
-    f"{BUILD_ANEW}"
+    "(`apt-get remove nvidia-cuda-toolkit 'cuda-compat-*' 'libnvidia-*'`), and build the image "
+    f"again; if neither brings any, {BUILD_ANEW}"
 }

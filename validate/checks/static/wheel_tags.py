@@ -83,8 +83,9 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
         return failed(
             f"no installed package of Python {evidence['python']} has a WHEEL file with a `Tag:` "
             "line, so it can't be checked which Python and processor they were built for",
-            "look by `docker run --rm IMAGE python -m pip list` whether packages are installed at "
-            "all, and leave out the step that removes `*.dist-info/WHEEL`, then build again",
+            "take the step that removes packages or their `*.dist-info/WHEEL` files out of your "
+            "Dockerfile (`docker run --rm IMAGE python -m pip list` shows which packages are "
+            f"left), and build the image again; if you have no such step, {BUILD_ANEW}",
         )
     image = f"Python {evidence['python']} on {evidence['machine']}"
     faults = []
@@ -99,6 +100,6 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
 CLAIMS = {"wheel-tags": judge}
 NEXT_STEPS = {
     "wheel-tags": "install the package that the reason names again by the image's own pip, without "
-    "`--platform`, `--python-version` and `--target`, and copy no site-packages from another "
-    f"image; if you did none of this, {BUILD_ANEW}"
+    "`--platform`, `--python-version` and `--target`, copy no site-packages from another image, "
+    f"and build the image again; if your Dockerfile did none of this, {BUILD_ANEW}"
 }
