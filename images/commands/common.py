@@ -95,11 +95,12 @@ def select_accepted(
         raise UserError(problems)
 
     accepted = []
-    for image in planned:
-        if image.image:
-            accepted.append(image.image)
+    for row in planned:
+        # A refused row of the plan has no image.
+        if row.image:
+            accepted.append(row.image)
         else:
-            say(f"{image.name} is refused and left out: {'; '.join(image.reasons)}")
+            say(f"{row.name} is refused and left out: {'; '.join(row.reasons)}")
     return accepted
 
 

@@ -77,6 +77,9 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _LONGEST_MAGIC = 4
 _FURTHER_HEADERS = b"xgLK"
 """Types of members that only describe the next one: PAX records, and GNU's long names."""
+_TYPE_FIELD = slice(156, 157)
+_SIZE_FIELD = slice(124, 135)
+"""Where fields lie in a member's header (POSIX pax, "ustar Interchange Format")."""
 
 
 class ContentStore:
@@ -448,13 +451,15 @@ def read_header(stream: IO[bytes]) -> tuple[bytes, tarfile.TarInfo | None]:
         header += block
         if not block.strip(b"\0"):
             return header, None
-        # The fields of a header and their offsets: POSIX pax, "ustar Interchange Format".
-        kind = block[156:157]
+        kind = block[_TYPE_FIELD]
         if kind not in _FURTHER_HEADERS:
             break
         # A header of one of these types only announces the member's long name or attributes. Its
         # content describes the member that follows (POSIX pax, "pax Header Block").
-        size = int(block[124:135].rstrip(b"\0 ") or b"0", 8)
+        try:
+            size = int(block[_SIZE_FIELD].rstrip(b"\0 ") or b"0", 8)
+        except ValueError as error:
+            raise tarfile.ReadError(f"a header has no size: {error}") from None
         header += b"".join(read_exactly(stream, size + padding(size)))
     # tarfile puts the member together from all of these headers.
     with tarfile.open(fileobj=io.BytesIO(header), mode="r:", errors="surrogateescape") as tar:

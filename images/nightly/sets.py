@@ -136,8 +136,8 @@ def find_refused_versions(image: Image, sources: Sources) -> dict[str, dict[str,
     The result is package -> version -> reasons. Each newer version that facts.yaml lists is tried:
     the image is planned with this one pin moved.
     """
-    # Ignore what versions require of other packages. uv handles that, and can move two packages
-    # together.
+    # With one pin moved, what packages require of each other may not hold. That is no refusal: uv
+    # solves it later, by moving both.
     sources = replace(sources, facts=_without_requirements(sources.facts))
     facts = sources.facts
 

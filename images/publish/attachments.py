@@ -410,7 +410,7 @@ def sign_image(
 
 
 def is_signed_for(target: Registry, digest: str, key: str, tags: Collection[str]) -> bool:
-    """Return whether a key signed an image for exactly these tags, and no other for them later.
+    """Return whether a key signed an image for exactly these tags, and no other image since.
 
     `key` is the public key, `digest` that of the image's manifest. Signatures without a counter (a
     number that rises with each of them) do not count, such as cosign's own. Raises UserError where

@@ -276,7 +276,8 @@ def summarize(runs: Sequence[Attestation], origin_exception: str) -> dict[str, A
 
     It has the whole result, passed and failed tests, and the result of each tier (group of claims).
     Tests are claims, named `TIER/CHECK/SUBJECT`; one that failed in any run is listed as failed.
-    The whole result is PASSED if every tier that a run has passed, and there is one.
+    The whole result is PASSED if the runs cover at least one tier, and each tier that they cover
+    has the result PASSED.
     `origin_exception`: the reason to publish an image of unproven origin; empty: none.
     """
     tiers = {}

@@ -42,7 +42,8 @@ class RecordedRuns:
     def status(self, image: Image, *, with_claims: bool = True) -> ImageStatus:
         """Return the status of an image that people build.
 
-        `with_claims`: also count the claims that are newer than the runs, which takes longer.
+        `with_claims`: also count the claims that were added since the last run, and that no run has
+        judged. This takes longer.
         """
         claims: Sequence[Claim] = ()
         if with_claims:

@@ -252,7 +252,9 @@ def device_code(paths: Sequence[str]) -> list[DeviceCode]:
 
 
 def _read_device_code(path: str) -> DeviceCode | None:
-    """Return the code for GPUs in a file; None if it has none or is no ELF file.
+    """Return how many bytes of GPU code a file has for each architecture, or `error`.
+
+    None if it has none or is no ELF file; `error` if its GPU code can't be read.
 
     A fat binary has regions, one for each source. A region has an entry for each architecture.
     """

@@ -51,8 +51,9 @@ def expected_layers(origin: Origin) -> list[ExpectedLayer]:
     """Return the layers that an image must have, each with the digests that recorded builds gave.
 
     `diff_id` is the digest of the layer's files. `written_as` has other digests of the same files,
-    because engines write them in different ways. Both are empty if no build of the layer is
-    recorded in locks/layers.json. There are no layers if it is not known what the image was made of
+    because engines write them in different ways. `builds` says on which engines they were built, or
+    which recorded run measured them. All are empty if no build of the layer is recorded in
+    locks/layers.json. There are no layers if it is not known what the image was made of
     (`origin.recipe` is None).
     """
     if origin.recipe is None:

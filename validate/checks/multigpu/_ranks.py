@@ -370,10 +370,14 @@ def judge_ranks(
     for number, rank in enumerate(ranks):
         if "error" in rank:
             problems.append(f"rank {number}: {cause(rank['error'])}")
-        elif not problems:
-            # Look at what a rank measured only while there is no problem. It says nothing if a rank
-            # ran in the wrong place or raised an error, and one rank with problems is enough.
+
+    # What ranks measured says nothing if one of them ran in the wrong place or raised an error.
+    if not problems:
+        for number, rank in enumerate(ranks):
             problems += [f"rank {number}: {problem}" for problem in find_problems(rank)]
+            # The others mostly have the same problems.
+            if problems:
+                break
     return failed(joined(problems)) if problems else passed(summarise(ranks))
 
 

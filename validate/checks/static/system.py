@@ -290,7 +290,8 @@ def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> 
             faults.append(f"there is no program {name} on the PATH")
             continue
         error = program.get("error")
-        # Some programs complain that their user has no name. They run all the same.
+        # A user ID that /etc/passwd does not list makes some programs complain. They run all the
+        # same, so it is no fault.
         if error is not None and not error.startswith(_USER_HAS_NO_NAME):
             faults.append(f"{program['path']} does not run: {error}")
     # Some programs print their whole configuration after the version.

@@ -77,7 +77,8 @@ def compile_stale_float(torch: Any, device: str) -> Comparison:
 def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
     """Sum rows by scatter_reduce, compiled by torch.compile and eagerly, and return both results.
 
-    The fault is about rows that are themselves a sum with one number, here with a bias of 5.
+    The fault: the compiled sum is wrong if the same number, here a bias of 5, was added to each row
+    before.
     `count` is the number of rows.
     """
 
