@@ -24,6 +24,8 @@ _KINDS = ("machine code", "PTX", "no")
 """What code a package may have for a GPU, best first."""
 _NEEDED_LIBRARIES: Mapping[str, Sequence[str]] = yamlfile.table("audit.yaml")["needed_libraries"]
 """Package -> patterns of those of its libraries that must have code for a GPU."""
+_OPTIONAL_CODE: Mapping[str, str] = yamlfile.table("audit.yaml")["optional_code"]
+"""Package that works where its own libraries have no code for a GPU -> why."""
 _CUDA_IN_NAME = re.compile(r"_cuda(\d\d)(\d)\.so")
 """libbitsandbytes_cuda126.so is for CUDA 12.6."""
 
@@ -91,7 +93,8 @@ def kinds_by_package(
     """Return which kind of code each package has for each of these GPUs.
 
     For example `{"torch": {"90": "machine code", "120": "PTX"}}`. The kinds are those of _KINDS. A
-    library that belongs to no package stands under its path.
+    library that belongs to no package stands under its path. Packages that work without their code
+    (_OPTIONAL_CODE) are left out.
 
     code: the libraries of an environment, each with the code that it has.
     cuda: the version that torch was built for; empty if unknown.
@@ -99,6 +102,8 @@ def kinds_by_package(
     """
     kinds = {}
     for package, libraries in _libraries_in_use(code, cuda).items():
+        if package in _OPTIONAL_CODE:
+            continue
         kinds[package] = {arch: _kind_of_package(libraries, arch) for arch in archs}
     return kinds
 
@@ -123,9 +128,9 @@ def _kind_of_package(libraries: Sequence[LibraryCode], arch: str) -> str:
 def lacking_libraries(code: Sequence[LibraryCode], cuda: str, archs: Sequence[str]) -> list[str]:
     """Return the paths of libraries without code for some of these GPUs, in packages that have it.
 
-    Whether such a package works without the library is not known: vllm has libraries that are only
-    for a GPU of sm_90, and does not load them elsewhere. `cuda` and `archs`: as for
-    `kinds_by_package`.
+    Packages that work without their code (_OPTIONAL_CODE) count as having it. Whether another
+    package works without the library is not known: vllm has libraries that are only for a GPU of
+    sm_90, and does not load them elsewhere. `cuda` and `archs`: as for `kinds_by_package`.
     """
     kinds = kinds_by_package(code, cuda, archs)
     paths = []
@@ -133,7 +138,8 @@ def lacking_libraries(code: Sequence[LibraryCode], cuda: str, archs: Sequence[st
         for library in libraries:
             for arch in archs:
                 is_served = _kind_of_code(library.archs, arch) != "no"
-                is_package_served = kinds[package][arch] != "no"
+                is_optional = package in _OPTIONAL_CODE
+                is_package_served = is_optional or kinds[package][arch] != "no"
                 if is_package_served and not is_served and library.path not in paths:
                     paths.append(library.path)
     return paths

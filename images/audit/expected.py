@@ -178,6 +178,10 @@ def _library_claims(environment: SurveyedEnvironment, image: Image | None) -> li
         requires[str(distribution["name"])] = _names_required(distribution["requires"])
     # The driver's libraries, which the container runtime brings.
     host_libraries = list(expectations.HOST_LIBRARIES)
+    symbol_exceptions = list(_RULES["optional_symbols"])
+    # A bridge to torch is opened only where torch is.
+    if not environment["torch"]:
+        symbol_exceptions += _RULES["bridges_to_torch"]
     # LibrariesExpect (validate/checks/static/libraries.py), and one key for _judge_libraries. Both
     # claims about links expect the same, because one look at the libraries serves both.
     links = {
@@ -211,8 +215,7 @@ def _library_claims(environment: SurveyedEnvironment, image: Image | None) -> li
         "every symbol that a library needs is exported",
         {
             "host": host_libraries,
-            # A bridge to torch is opened only where torch is.
-            "exceptions": [] if environment["torch"] else list(_RULES["bridges_to_torch"]),
+            "exceptions": symbol_exceptions,
             # For _judge_symbols.
             "torch": str(environment["torch"].get("version", "")),
         },
@@ -345,6 +348,13 @@ def conflicts_claim(facts: Facts) -> Claim:
     conflicts = [conflict.model_dump(mode="json") for conflict in facts.conflicts]
     statement = "no releases here are known to fail together"
     return claim(AUDIT, survey.CONFLICTS, HOST_PROBE, statement, {"conflicts": conflicts})
+
+
+def limits_claim(facts: Facts) -> Claim:
+    """Return the claim that the installed releases can do together all that each of them can."""
+    limits = [limit.model_dump(mode="json") for limit in facts.limits]
+    statement = "no releases here are known to fail together at one thing"
+    return claim(AUDIT, survey.LIMITS, HOST_PROBE, statement, {"limits": limits}, required=False)
 
 
 def adapt_to_folder(claims: ClaimSet, python: str, why_unmeasured: str) -> ClaimSet:
@@ -731,5 +741,6 @@ AUDIT_JUDGES: Judges = {
     AUDIT: survey.judge,
     f"{AUDIT}/{machine.SUBJECT}": machine.judge,
     f"{AUDIT}/{survey.CONFLICTS}": survey.judge_conflicts,
+    f"{AUDIT}/{survey.LIMITS}": survey.judge_limits,
 }
 """Check, or check and subject -> its judge. validate/judge.py takes these before a check's own."""

@@ -220,6 +220,7 @@ def _claims_about_environment(
     # Claims that the survey decides.
     claims += expected.rule_claims(survey.OF_ENVIRONMENT)
     claims.append(expected.conflicts_claim(facts))
+    claims.append(expected.limits_claim(facts))
     evidence: SurveyEvidence = dict(
         survey.environment_evidence(environment, survey_document["toolkits"])
     )

@@ -465,6 +465,7 @@ def environment_evidence(
         "silent-faults": silent_evidence,
         "rare-silent-faults": silent_evidence,
         CONFLICTS: {"versions": versions},
+        LIMITS: {"versions": versions},
     }
 
 
@@ -575,7 +576,8 @@ OF_ENVIRONMENT = (
 )
 _BY_SUBJECT = {rule.subject: rule for rule in (*OF_IMAGE, *OF_ENVIRONMENT)}
 CONFLICTS = "conflicts"
-"""The subject of a claim that is no rule: the claim holds the facts that it is judged by
+LIMITS = "limits"
+"""Subjects of claims that are no rules: the claim holds the facts that it is judged by
 (expected.py)."""
 
 
@@ -597,13 +599,29 @@ def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence
     """
     versions = evidence["versions"]
     faults = []
+    fixes: list[str] = []
     requirements: list[str] = []
     for fields in expect["conflicts"]:
         conflict = Conflict.model_validate(fields)
-        if conflict.applies_to(versions):
-            faults.append(conflict.sentence(versions))
+        if not conflict.applies_to(versions):
+            continue
+        faults.append(conflict.sentence(versions))
+        if conflict.fix:
+            fixes.append(conflict.fix)
+        else:
             requirements += conflict.requirements_without(versions)
     finding = conclude(faults, "no releases here are known to fail together")
+    if requirements:
+        fixes.append(_fix_by_newer_releases(requirements, versions))
+    return _with_fix_if_failed(finding, "; ".join(fixes))
+
+
+def _fix_by_newer_releases(requirements: Sequence[str], versions: Mapping[str, str]) -> str:
+    """Return the commands that install newer releases of packages that fail together, in words.
+
+    `requirements`: of the packages of all conflicts (Conflict.requirements_without). `versions`:
+    those that are installed, by name.
+    """
     movable = set()
     for text in requirements:
         requirement = Requirement(text)
@@ -615,8 +633,25 @@ def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence
     overrides = set()
     if "torch" not in movable:
         overrides = {name for name in versions if _CUDNN_OR_CUBLAS.fullmatch(name)} - movable
-    fix = _command_for_uv(requirements, movable, versions, overrides)
-    return _with_fix_if_failed(finding, fix)
+    return _command_for_uv(requirements, movable, versions, overrides)
+
+
+def judge_limits(_subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
+    """Pass if no releases are installed that are known to fail together at one thing, else KNOWN.
+
+    `expect`: `limits` holds the rows of that name in facts.yaml. `evidence`: `versions` are those
+    installed, by name.
+    """
+    versions = evidence["versions"]
+    faults = []
+    for fields in expect["limits"]:
+        limit = Conflict.model_validate(fields)
+        if limit.applies_to(versions):
+            faults.append(f"{limit.releases(versions)}: {limit.why}")
+    finding = conclude(faults, "no releases here are known to fail together at one thing")
+    if finding.status is Status.FAIL:
+        return known_fault(finding.reason)
+    return finding
 
 
 def _with_fix_if_failed(finding: Finding, fix: str) -> Finding:

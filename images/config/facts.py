@@ -299,6 +299,8 @@ class Conflict(Row):
     packages: dict[str, ReleaseRange] = Field(min_length=2)
     """Canonical name -> the releases that are part of the conflict."""
     why: Sentence
+    fix: Sentence | None = None
+    """What to do in an environment, if it is more than to take newer releases."""
     source: Source
 
     def applies_to(self, versions: Mapping[str, str]) -> bool:

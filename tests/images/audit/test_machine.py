@@ -32,7 +32,8 @@ def judge_on(
 
 TORCH = code("torch/lib/libtorch_cuda.so", "torch", sm_80=GB, sm_86=GB, sm_90=GB)
 TORCH_ON_ARM = code("torch/lib/libtorch_cuda.so", "torch", sm_80=GB, sm_90=GB, sm_120=GB)
-OLD_TORCHAO = code("torchao/_C.abi3.so", "torchao", sm_80=MB)
+TORCHAO = code("torchao/_C_cutlass_90a.abi3.so", "torchao", sm_90a=MB)
+OLD_VLLM = code("vllm/_C.abi3.so", "vllm", sm_80=MB)
 RUNTIME_12 = distribution("nvidia-cuda-runtime-cu12", "12.9.79")
 RUNTIME_13 = distribution("nvidia-cuda-runtime", "13.0.96")
 
@@ -43,7 +44,7 @@ RUNTIME_13 = distribution("nvidia-cuda-runtime", "13.0.96")
         ("RTX 5090", "570.86", "torch has no code for sm_120"),
         ("RTX 5090", "550.90", "sm_120 (Blackwell) needs driver 570 or newer"),
         ("RTX 4090", "470.57", "CUDA 12 needs driver 525.60.13 or newer"),
-        ("H100", "550.90", "torchao has no code for sm_90"),
+        ("H100", "550.90", "vllm has no code for sm_90"),
         ("GB10", "580.95", "torch is for x86-64, and this GPU's host processor is ARM"),
         ("A100", "550.90", ""),
     ],
@@ -51,7 +52,7 @@ RUNTIME_13 = distribution("nvidia-cuda-runtime", "13.0.96")
 def test_what_keeps_torch_from_a_machine_is_a_fault(gpu: str, driver: str, obstacle: str) -> None:
     surveyed = environment(distribution("torch", "2.7.1"))
 
-    finding = judge_on(surveyed, [TORCH, OLD_TORCHAO], gpu, driver)
+    finding = judge_on(surveyed, [TORCH, OLD_VLLM], gpu, driver)
 
     assert finding.status is (Status.FAIL if obstacle else Status.PASS)
     assert obstacle in finding.reason
@@ -135,6 +136,22 @@ def test_libraries_that_a_package_may_work_without_stand_in_the_reason() -> None
 
     assert finding.status is Status.PASS
     assert "which have no code for it: vllm/_flashmla_C.abi3.so" in finding.reason
+
+
+@pytest.mark.parametrize("gpu", ["A100", "RTX 4090"])
+def test_a_package_whose_compiled_code_is_an_extra_runs_without_it(gpu: str) -> None:
+    surveyed = environment(distribution("torch", "2.7.1"))
+
+    finding = judge_on(surveyed, [TORCH, TORCHAO], gpu)
+
+    assert finding.status is Status.PASS
+    assert "which have no code for it: torchao/_C_cutlass_90a.abi3.so" in finding.reason
+
+
+def test_extras_alone_prove_nothing() -> None:
+    surveyed = environment(distribution("torchao", "0.17.0"), torch=("", ""))
+
+    assert judge_on(surveyed, [TORCHAO], "H100").status is Status.UNPROVEN
 
 
 def test_evidence_of_an_old_run_left_torch_to_the_facts() -> None:

@@ -56,8 +56,8 @@ def test_a_plain_environment_breaks_no_rule() -> None:
 def test_every_rule_has_evidence() -> None:
     evidence = survey.image_evidence(IMAGE, FILES) | survey.environment_evidence(environment(), [])
 
-    # The claim `conflicts` is no rule, and is judged by this evidence, too.
-    assert set(evidence) == {*ALL_RULES, "conflicts"}
+    # The claims `conflicts` and `limits` are no rules, and are judged by this evidence, too.
+    assert set(evidence) == {*ALL_RULES, "conflicts", "limits"}
 
 
 # --- variables ------------------------------------------------------------------------------------
