@@ -352,7 +352,11 @@ def _decide(
 def _nothing_measured(claim: Claim, record: Record) -> Finding:
     """Return FAIL for a claim whose probe ran and did not measure it, with the end of its log."""
     if record.outcome is Outcome.COMPLETED:
-        return failed(f"{claim.probe} found nothing to measure for {claim.subject}")
+        return failed(
+            f"{claim.probe} found nothing to measure for {claim.subject}",
+            f"the image may lack what this claim is about: {next_steps.BUILD_ANEW}; if the claim "
+            f"fails in the same way again, {next_steps.REPORT}",
+        )
     last_lines = record.log.strip().splitlines()[-3:]
     tail = " | ".join(line.strip() for line in last_lines)
     end = _describe_end(record)

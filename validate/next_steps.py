@@ -31,8 +31,8 @@ MEASUREMENT_FAILED = (
 """The next step if a result that is wrong on purpose passed as right."""
 PROBE_ENDED = (
     f"run this check alone (`{command('validate', 'NAME', '--claim', 'CLAIM')}`, with the claim "
-    "named above for CLAIM) on a machine with free memory; if the check ends early again, read its "
-    f"`log` in evidence.json of that run, and {REPORT}"
+    "named above for CLAIM) on a machine with free memory; if the check ends early again, its "
+    "`log` in evidence.json of that run may tell why; if not, report it to truetag with that file"
 )
 """The next step if a probe did not run to its end."""
 

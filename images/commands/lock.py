@@ -239,7 +239,7 @@ def _check_records(images: Sequence[Image], folder: Path, then: str) -> str:
 
     problems = []
     for release in sorted(releases):
-        cause = f"does not have the RECORD of {release} (its wheel's list of files)"
+        cause = f"this table lacks the RECORD of {release} (its wheel's list of files)"
         problems.append(Problem(where=f"locks/{wheel_records.FILE}", cause=cause, then=then))
     if problems:
         raise UserError(problems, code=1)

@@ -54,7 +54,8 @@ def render(
     there.
     """
     if to and not baking:
-        raise wrong("--to", "says where buildx pushes, which --bake is for", "give --bake, too")
+        cause = "this option says where buildx pushes to, and only --bake uses buildx"
+        raise wrong("--to", cause, "give --bake, too")
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out)
     # Without --bake, an official wheel that is not in the cache counts as one that could not be

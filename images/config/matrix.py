@@ -102,7 +102,7 @@ def _read(path: Path) -> str:
             checkout=f"`git checkout {path.name}`",
             installed=f"`{command('init')}` writes one here; or go to the folder that has yours",
         )
-        then += ", or name it with --matrix"
+        then += ", or name another file with --matrix"
         raise wrong(paths.shown(path), "is missing", then) from None
     except (OSError, UnicodeDecodeError) as error:
         raise wrong(

@@ -99,7 +99,7 @@ def judge_by_our_claims(
     revision = result.labels.get(f"{LABELS}.matrix-revision", "")
     if image is None or (is_built and revision != image.revision):
         cause = "the worker built this image by another matrix.yaml than the one that is here now"
-        then = "leave matrix.yaml as it is until the tasks have ended, and give the command again"
+        then = "give the command again, and do not edit matrix.yaml before its tasks have ended"
         raise failed(task.key, cause, then)
     claims = validating.claims_of(
         image,

@@ -174,8 +174,8 @@ def how_to_remake() -> str:
     """Return the next step for a lock that can't be used."""
     lock_command = command("lock", "NAME", "--upgrade")
     return (
-        f"`{lock_command}`, with the name of your image for NAME, makes this lock anew; then give "
-        "the command again"
+        f"`{lock_command}`, with the name of your image for NAME, locks Debian's packages anew; "
+        "then give the command again"
     )
 
 

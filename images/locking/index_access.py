@@ -227,7 +227,7 @@ def require_own_name(index: PrivateIndex) -> None:
             f"The private index {index.name} of matrix.yaml has the same two variables. Build "
             "steps get them for the default index, and would so get the private login"
         )
-        then = f"leave `{default}=` out of UV_DEFAULT_INDEX: the address alone is enough"
+        then = f"set UV_DEFAULT_INDEX to the address alone, without `{default}=` in front of it"
         raise wrong(f"UV_DEFAULT_INDEX={default}=...", cause, then)
 
 
@@ -260,7 +260,7 @@ def ask_keyring(index: PrivateIndex, user: str) -> Login | None:
             )
             then = (
                 f"unlock the keyring, so that `keyring {' '.join(options)}` answers by itself; or "
-                f"set {user_variable} and {password_variable}"
+                f"set {user_variable} and {password_variable}; then give the command again"
             )
             raise failed(str(index), cause, then) from None
         lines = finished.stdout.splitlines()

@@ -169,9 +169,9 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
     lock_command = f"`{command('lock', image.lock_name)}`"
     where = f"{paths.shown(folder)}/{image.lock_name}"
     if status is Status.MISSING:
-        then = f"{lock_command} makes it"
+        then = f"{lock_command} makes the lock"
         if image.index:
-            then += f", where {image.index} answers: no other index has this torch"
+            then += f", on a machine that reaches {image.index}: no other index has this torch"
         raise wrong(where, f"{image.name} has no lock", then)
     if status is Status.STALE:
         cause = f"the lock is older than the pins, or damaged: {'; '.join(differences)}"

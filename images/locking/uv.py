@@ -316,7 +316,11 @@ def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Packag
         is_plain = re.fullmatch(r"[\w.+!-]+\.whl", wheel, re.ASCII)
         if not is_plain or _tags_of_wheel(wheel) is None:
             cause = f"the index {target.private[name]} gives {wheel!r}, which is no wheel's name"
-            raise wrong(where, cause, "publish the wheel under the name that its builder gave it")
+            then = (
+                "publish the wheel under the name that its builder gave it, then "
+                f"`{command('lock', where)}`"
+            )
+            raise wrong(where, cause, then)
         digest = best["hashes"]["sha256"]
         return Package(name=name, version=row["version"], hashes=(digest,), wheel=wheel)
     return Package(name=name, version=row["version"], hashes=tuple(sorted(hashes)))

@@ -282,8 +282,8 @@ def machine_from_options(
     """
     driver_version = parse_driver(driver) if driver else ""
     if gpus and archs and len(gpus) != len(archs):
-        cause = f"--gpu was given {len(gpus)} times, --arch {len(archs)} times"
-        then = "give --arch once for each --gpu, in the same order, or leave one of both out"
+        cause = f"this command has {len(gpus)} x --gpu and {len(archs)} x --arch"
+        then = "give one --arch for each --gpu, in the same order, or only one of the two options"
         raise wrong("--arch", cause, then)
 
     described = []

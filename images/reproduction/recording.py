@@ -25,7 +25,10 @@ def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
             "nothing was recorded, as the image has no recipe to record its layers by: "
             f"{last.unknown}"
         )
-        then = f"do so, then `{command('reproduce', last.image, '--record')}`"
+        then = (
+            "do what this reason says, then give "
+            f"`{command('reproduce', last.image, '--record')}` again"
+        )
         raise failed(last.image, cause, then)
 
     record = layer_record.read(locks)
@@ -33,8 +36,10 @@ def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
         # A recorded run names no recipe. But all its layers were found to be those of this build.
         has_same_recipe = built.recipe in ({}, last.recipe)
         if not built.counts_as_build or not has_same_recipe:
-            cause = f"the build on {built.on} is not known to be one of the same recipe"
-            then = "build both from the same commit, or leave --beside out"
+            cause = f"the build on {built.on} is not known to have the recipe of this one"
+            then = (
+                "build on both machines from the same commit, or give the command without --beside"
+            )
             raise failed("--record", cause, then)
         rows = []
         for layer in built.layers:

@@ -336,7 +336,10 @@ def obtain(wheel: Prebuilt, *, cache: Path, fetch: Fetch | None = None) -> Path:
             (fetch or download)(wheel.url, partial_file)
         except OSError as error:
             where = f"{wheel.filename} of {host_name}"
-            then = "download it elsewhere, and name its folder with --wheelhouse FOLDER"
+            then = (
+                f"download this wheel on a machine that reaches {host_name}, put it into a folder "
+                "here, and give the command again with --wheelhouse FOLDER"
+            )
             raise NotFetched(Problem(where=where, cause=root_cause(error), then=then)) from None
         then = (
             "nothing was kept; ask whoever serves it: the release's file was replaced, or "

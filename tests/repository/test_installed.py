@@ -164,7 +164,7 @@ def test_messages_name_the_installed_command(
     without_matrix = truetag(installed, tmp_path, "plan")
 
     assert without_lock.returncode == 2
-    assert "`truetag lock cu126-torch27` makes it" in " ".join(without_lock.stderr.split())
+    assert "`truetag lock cu126-torch27` makes the lock" in " ".join(without_lock.stderr.split())
     assert without_matrix.returncode == 2
     assert "matrix.yaml: is missing" in without_matrix.stderr
     assert "--matrix" in without_matrix.stderr

@@ -596,7 +596,9 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
             yield warn(Topic.LACKING, f"{lack}: {obstacles}")
         else:
             compile_command = command("wheels", str(candidate.name), source)
-            text = f"{lack} until `{compile_command}` has compiled them"
+            text = (
+                f"{lack} until `{compile_command}` has compiled them and the image is built again"
+            )
             yield warn(Topic.LACKING, text)
 
 

@@ -97,7 +97,7 @@ def test_an_image_that_was_built_by_another_matrix_is_no_result(tmp_path: Path) 
 
     assert outcome.verdict is None
     assert "another matrix" in outcome.cause
-    assert "next: leave matrix.yaml" in outcome.cause
+    assert "do not edit matrix.yaml" in outcome.cause
     assert not list(tmp_path.iterdir())
 
 

@@ -289,7 +289,7 @@ def test_a_check_names_a_record_that_nobody_has_read_and_writes_nothing(
     file = small.workspace.locks / wheel_records.FILE
     file.write_bytes(without_torch)
 
-    cause = r"records\.json: does not have the RECORD of torch 2\.7\.1"
+    cause = r"records\.json: this table lacks the RECORD of torch 2\.7\.1"
     with pytest.raises(UserError, match=cause):
         lock([], check=True)
 
@@ -319,7 +319,7 @@ def test_an_image_for_one_architecture_has_its_parents_lock_and_records_after_pr
     # Without the record after pruning, the check fails.
     table["torch 2.7.1"] = {digest: replace(row, pruned={})}
     (small.workspace.locks / wheel_records.FILE).write_bytes(wheel_records.serialize(table))
-    with pytest.raises(UserError, match=r"does not have the RECORD of torch 2\.7\.1"):
+    with pytest.raises(UserError, match=r"lacks the RECORD of torch 2\.7\.1"):
         lock(["cu126-torch27-sm90"], check=True)
 
 

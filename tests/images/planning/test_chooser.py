@@ -256,7 +256,7 @@ def test_a_branch_stands_for_all_its_releases() -> None:
 @pytest.mark.parametrize(
     ("gpus", "archs", "cause"),
     [
-        (["T4", "H100"], ["sm75"], "--gpu was given 2 times, --arch 1 times"),
+        (["T4", "H100"], ["sm75"], "this command has 2 x --gpu and 1 x --arch"),
         (["H100", "GH200"], [], "two machines"),
     ],
 )

@@ -197,7 +197,7 @@ def test_one_build_is_not_recorded() -> None:
 def test_a_build_is_not_recorded_beside_one_that_may_be_of_another_recipe(
     tmp_path: Path, other: BuildResult
 ) -> None:
-    with pytest.raises(UserError, match="is not known to be one of the same recipe"):
+    with pytest.raises(UserError, match="is not known to have the recipe of this one"):
         recording.record_builds(tmp_path, [other, result_on()])
 
 

@@ -187,5 +187,5 @@ def test_a_default_index_of_the_same_name_is_refused_before_any_step_gets_the_lo
     problem = problem_of_obtaining(private, lock, cache)
 
     assert "UV_INDEX_ACME_CORP_PASSWORD. The private index acme-corp" in problem
-    assert "leave `Acme.Corp=` out of UV_DEFAULT_INDEX" in problem
+    assert "without `Acme.Corp=` in front of it" in problem
     assert PASSWORD not in problem

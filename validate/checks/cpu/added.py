@@ -418,7 +418,7 @@ NEXT_STEPS = {
     "added/imports": "try `docker run --rm IMAGE python -c 'import PACKAGE'`, install in your "
     "Dockerfile the library or the release that the error names, or take the package out of it, "
     "and build the image again",
-    "added/requirements": "name the release that the reason requires in the same `pip install` of "
-    "your Dockerfile; or, if the package belongs to the base image, which keeps its release, take "
-    "a release of your own package that accepts the base image's; then build the image again",
+    "added/requirements": "add the requirement that the reason names to the same `pip install` of "
+    "your Dockerfile; or, if the required package belongs to the base image, which keeps its "
+    "release, take a release of your own package that accepts that one; then build the image again",
 }

@@ -133,7 +133,11 @@ def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -
     compiler = evidence["compiler"]
     if not compiler["path"]:
         if compiler["from"] == "CC":
-            return failed(f"CC={compiler['command']} is no program in this image")
+            return failed(
+                f"CC={compiler['command']} is no program in this image",
+                "let the variable CC name a program of the image, or remove the ENV line that sets "
+                "it from your Dockerfile, and build the image again",
+            )
         return failed("there is no C compiler: neither gcc nor clang is on PATH")
 
     if not evidence["made"]:
@@ -162,9 +166,8 @@ def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -
 
 CLAIMS = {"compiler/triton-launcher": judge_launcher}
 NEXT_STEPS = {
-    "compiler/triton-launcher": "if the reason names CC, let that variable name a program of the "
-    "image, or remove the ENV line that sets it; if there is no compiler, and the image is your "
-    "own or stands on an image of yours (--base), install one there (`apt-get install gcc "
-    f"libc6-dev`); then build the image again; an image on the matrix's own base has gcc: "
-    f"{BUILD_ANEW}"
+    "compiler/triton-launcher": "if the image stands on a base of yours (--base), install a C "
+    "compiler in that base (`apt-get install gcc libc6-dev`), and build both again; the matrix's "
+    "own bases have gcc, so for an image on one of these take the step that removes gcc out of "
+    f"your Dockerfile, or, if you have none, {BUILD_ANEW}"
 }

@@ -188,7 +188,9 @@ def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
     mount = evidence["mounted"]
     # `mode` is that of the folder, or the reason why it can't be looked at.
     if not mount["mounted"]:
-        return unproven(f"no volume is mounted on {folder} ({mount['mode']})", RUN_AS_ASKED)
+        return unproven(
+            f"no volume is mounted on {folder} (mode or error: {mount['mode']})", RUN_AS_ASKED
+        )
     if not expect["writable"]:
         return judge_advice(folder, evidence)
 

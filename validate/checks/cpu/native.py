@@ -263,7 +263,10 @@ def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Findi
     evidence means that it is not installed.
     """
     if not evidence:
-        return failed(f"{subject} is not installed")
+        return failed(
+            f"{subject} is not installed",
+            pin(f"the release of {subject} that was made for this torch and CUDA"),
+        )
 
     problems: list[str] = []
     if not evidence["files"]:

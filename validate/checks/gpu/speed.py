@@ -25,7 +25,7 @@ from validate.kernels import runner, xformers_cutlass
 from validate.kernels._evidence import DeviceFacts
 from validate.kernels._flash4 import flash_attention_4
 from validate.kernels._sdpa import force_backend
-from validate.next_steps import FREE_THE_GPU, MEASURE_AGAIN, pin
+from validate.next_steps import FREE_THE_GPU, MEASURE_AGAIN, REPORT, pin
 
 SETTINGS = Settings(runs_alone=True, time_limit=300)
 
@@ -361,7 +361,10 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
         impossible = (
             f"more than {_LARGEST_SHARE:.0%} can't be true: the work was not done, or not timed"
         )
-        return failed(f"{summary}; {impossible}{suspects(evidence)}")
+        # Variables that may be to blame have a next step of their own (validate/judge.py).
+        variables = suspects(evidence)
+        step = "" if variables else f"{MEASURE_AGAIN}; if it says the same again, {REPORT}"
+        return failed(f"{summary}; {impossible}{variables}", step)
     # The bound is either the least or the most. The other one is 0.
     if expect["least"]:
         is_good = share >= expect["least"]
@@ -373,7 +376,9 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     # The figure is out of bounds. That may have a cause outside of the image, such as a busy GPU.
     disturbances = list(find_disturbances(evidence))
     if disturbances:
-        return unproven(f"{summary}, but {joined(disturbances)}", _QUIETEN)
+        is_of_host = "cores" in evidence.get("facts", {})
+        step = _FREE_THE_HOST if is_of_host else FREE_THE_GPU
+        return unproven(f"{summary}, but {joined(disturbances)}", step)
     return failed(f"{summary}{suspects(evidence)}")
 
 
@@ -432,10 +437,7 @@ def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str
     return f"a launch waits for {figure:.0%} of its kernel's time; at most {most:.0%} is allowed"
 
 
-_QUIETEN = (
-    f"{FREE_THE_GPU}; for speed/host-threads, validate on a host with more cores that does nothing "
-    "else"
-)
+_FREE_THE_HOST = "validate again on a host with more cores that does nothing else"
 CLAIMS = {"speed": judge}
 NEXT_STEPS = {
     "speed": "measure again on a GPU that nothing else uses, after `nvidia-smi -q -d "

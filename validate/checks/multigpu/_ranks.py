@@ -427,8 +427,8 @@ class Requirements:
 
 
 NEXT_STEP = (
-    "do not train in this way in this image, as a model would learn something else: validate again "
-    "on another machine; if the claim fails there as well, "
+    "do not train in this way in this image before the claim holds: validate again on another "
+    "machine; if the claim fails there as well, "
     f"{pin('another release of torch or torchao')}; if it holds there, have this machine's GPUs "
     "and the links between them looked at (`nvidia-smi topo -m`)"
 )

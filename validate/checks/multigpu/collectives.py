@@ -309,8 +309,8 @@ CLAIMS = {
     "collectives/transport": judge_transport,
 }
 NEXT_STEPS = {
-    "collectives/exact": "do not train on several GPUs in this container, as gradients would be "
-    "wrong: validate again on another machine; if the claim fails there as well, "
+    "collectives/exact": "do not train on several GPUs in this image before the claim holds: "
+    "validate again on another machine; if the claim fails there as well, "
     f"{pin('another release of nvidia-nccl-cu12 or nvidia-nccl-cu13')}; if it holds there, have "
     "the links between this machine's GPUs looked at (`nvidia-smi nvlink -e`, `nvidia-smi topo "
     "-m`)",

@@ -121,7 +121,10 @@ def judge(_subject: str, _expect: object, evidence: SharedMemoryEvidence) -> Fin
     size = evidence["size"]
     if not is_between(size, LEAST_BYTES, math.inf):
         least = format_mebibytes(LEAST_BYTES)
-        return failed(f"/dev/shm is too small: {format_mebibytes(size)}, {least} are needed")
+        return failed(
+            f"/dev/shm is too small: {format_mebibytes(size)}, {least} are needed",
+            "start containers with `--shm-size=8g` (or `--ipc=host`), and validate again",
+        )
     if evidence["refuses_more"] is not True:
         return failed(
             f"{PROVES_NOTHING}/dev/shm has {format_mebibytes(size)}, and took a file that is "
@@ -148,7 +151,6 @@ def format_mebibytes(size: float) -> str:
 measure = partial(measure_claimed_subjects, measures={"dev-shm": measure_shared_memory})
 CLAIMS = {"shared-memory": judge}
 NEXT_STEPS = {
-    "shared-memory": "if the reason says that /dev/shm is too small, start containers with "
-    "`--shm-size=8g` (or `--ipc=host`), and validate again; if batches arrive wrong, "
+    "shared-memory": f"validate again on another machine; if it fails there in the same way, "
     f"{REPORT}"
 }

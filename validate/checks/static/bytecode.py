@@ -158,7 +158,7 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
             f"you have no such step, {BUILD_ANEW}",
         )
     faults = [f"{path} is {fault}" for path, fault in evidence["faults"].items()]
-    faults += count_unlisted(evidence, "faults", "files of bytecode are not their sources'")
+    faults += count_unlisted(evidence, "faults", "files of bytecode do not fit their sources")
     good = f"{evidence['files']} files of bytecode are of Python {evidence['python']}"
     return conclude(faults, f"{good} and fit their sources")
 

@@ -250,7 +250,10 @@ def excuse_difference(
             made_by = "by another recipe than this checkout's"
         else:
             made_by = "before images named their recipe"
-        return f"{difference}, but the image was built {made_by}: build it again with this checkout"
+        return (
+            f"{difference}, but the image was built {made_by}: build the image again with this "
+            "checkout"
+        )
     # Only digests that were made by reading the layers (`canonical`) are the same on all engines.
     # Layers too many (`strange`) are a fault in any case.
     if layers.differing and not evidence["canonical"]:

@@ -305,7 +305,7 @@ def conclude_if_all_was_read(
     if not faults and evidence["unreadable"]:
         return unproven(
             f"{good}, but truetag ran as a user who may not list {listed(evidence['unreadable'])}, "
-            "so nobody looked into these folders",
+            "so it saw no file below",
             "validate again as root (inside a container: `docker run --user 0`), or let everybody "
             "read these folders (`chmod a+rX`) in the step that brings them, and build the image "
             "again",

@@ -724,10 +724,10 @@ def split_soname(name: str) -> tuple[str, str]:
 
 CLAIMS = {"libraries": judge}
 NEXT_STEPS = {
-    "libraries": "if the reason names a second copy of a library, or one that belongs to no "
-    "package, remove that file, or the LD_LIBRARY_PATH line or /etc/ld.so.conf.d file that leads "
-    "to it, and build the image again; if it names a missing library of the system (such as "
-    "libgomp.so.1), install its Debian package (`apt-get install`) in your Dockerfile or base "
-    "image, and build again; for a library of CUDA or torch, "
+    "libraries": "if the reason says that a library has a second copy, or that torch gets one from "
+    "a file of no package, remove that copy, or the LD_LIBRARY_PATH line or /etc/ld.so.conf.d file "
+    "that leads to it, and build the image again; if it names a missing library of the system "
+    "(such as libgomp.so.1), install its Debian package (`apt-get install`) in your Dockerfile or "
+    "base image, and build again; for a library of CUDA or torch, "
     f"{pin('the release of the package that was made for this torch and CUDA')}"
 }

@@ -15,7 +15,7 @@ from validate.claims import Claim
 from validate.environment import installed, wheel_contents
 from validate.environment.installed import Distribution
 from validate.judging import Finding, conclude, failed, listed, unproven
-from validate.next_steps import BUILD, BUILD_ANEW, LOCK
+from validate.next_steps import BUILD, BUILD_ANEW, LOCK, VALIDATE_AGAIN
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -167,7 +167,8 @@ def _unproven_wheels(unknown: Mapping[str, str]) -> Finding:
         f"the RECORDs of the locked wheels of {listed(list(unknown))} are not known: "
         f"{listed(reasons)}",
         "nothing needs to be done for the image to work; to have these wheels compared as well, "
-        "build and validate the image on the machine whose wheel cache has them",
+        f"lock the image, which reads their RECORDs, and validate again: `{LOCK}`, then "
+        f"{VALIDATE_AGAIN}",
     )
 
 
