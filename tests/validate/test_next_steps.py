@@ -1,6 +1,7 @@
 """Each claim that does not hold says what to do now, once, and not beside a hint."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -71,6 +72,16 @@ def test_a_next_step_is_about_a_claim_of_its_file_and_has_no_full_stop() -> None
             assert key in file.CLAIMS or key.partition("/")[0] in file.CLAIMS, (probe, key)
             assert not step.endswith("."), (probe, key)
             assert "{" not in step, (probe, key)
+
+
+def test_a_next_step_says_what_to_do_and_goes_to_the_end() -> None:
+    """A line of a Dockerfile is removed and not unset, and a new lock needs a new build."""
+    for probe, file in checks.all_probes():
+        for key, step in file.NEXT_STEPS.items():
+            assert not re.search(r"\bunset\b|\bleave\b", step), (probe, key)
+            if next_steps.LOCK in step:
+                build_or_validate = (next_steps.BUILD, next_steps.VALIDATE_AGAIN)
+                assert any(command in step for command in build_or_validate), (probe, key)
 
 
 def test_a_failed_claim_gets_the_step_of_its_check() -> None:
