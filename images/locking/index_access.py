@@ -335,7 +335,7 @@ def _place_of_login(index: PrivateIndex, asked_url: str) -> str:
 
 def _ways_to_log_in(index: PrivateIndex, asked_url: str) -> list[str]:
     """Return what a user can do to give a login for this URL, as phrases."""
-    write_netrc = f"write {urlsplit(asked_url).hostname} into ~/.netrc"
+    write_netrc = f"write a line for {urlsplit(asked_url).hostname} into ~/.netrc, with its login"
     if not _same_server(asked_url, index.url):
         return [write_netrc]
     user_variable, password_variable = login_variables(index.name)

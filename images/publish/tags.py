@@ -404,12 +404,18 @@ def move_or_restore(target: Registry, changes: Sequence[TagChange], stop: thread
                 stuck.append(change.tag)
         if not stuck:
             raise
-        cause = (
-            f"moving tags failed ({str(error) or type(error).__name__}), "
-            f"and {', '.join(stuck)} could not be put back"
-        )
-        then = "give the same command again: it finishes the move"
+        reason, first_step = _explain(error)
+        cause = f"moving tags failed ({reason}), and {', '.join(stuck)} could not be put back"
+        then = f"{first_step}give the same command again, which finishes the move of the tags"
         raise failed(str(target.repository), cause, then) from error
+
+
+def _explain(error: Exception) -> tuple[str, str]:
+    """Return why moving tags failed, and what to do first: `do this, then `, or an empty text."""
+    if not isinstance(error, UserError):
+        return str(error) or type(error).__name__, ""
+    problem = error.problems[0]
+    return problem.cause, f"{problem.then}, then " if problem.then else ""
 
 
 def require_unchanged(target: Registry, change: TagChange) -> None:

@@ -270,7 +270,7 @@ def test_an_index_that_asks_for_a_login_is_told_how_to_get_it(
     problem = problem_of(index, *ACME)
 
     assert "asks for a login for acme (HTTP 401), and none is set" in problem
-    assert f"set {USER_VARIABLE} and {PASSWORD_VARIABLE}, or write 127.0.0.1 into" in problem
+    assert f"set {USER_VARIABLE} and {PASSWORD_VARIABLE}, or write a line for 127.0.0.1" in problem
 
 
 def test_a_wrong_password_is_reported_by_its_place_and_not_shown(
@@ -332,7 +332,7 @@ def test_a_refusal_of_another_server_is_not_told_as_that_of_the_index(
     problem = problem_of(index, "acme")
 
     assert f"sends requests for acme on to {host}, which asks for a login" in problem
-    assert f"next: write {host} into ~/.netrc; then" in problem
+    assert f"next: write a line for {host} into ~/.netrc, with its login; then" in problem
     assert PASSWORD_VARIABLE not in problem
 
 

@@ -274,8 +274,11 @@ def test_a_tag_that_cannot_be_put_back_is_named(repository: ImageStore) -> None:
     changes = repository.plan(new)
     repository.refused_requests |= {"PUT cu126", "DELETE latest"}
 
-    with pytest.raises(UserError, match="latest could not be put back"):
+    with pytest.raises(UserError, match="latest could not be put back") as error:
         tags.move(repository.client, changes)
+
+    # The next step of the first error is a part of the only one.
+    assert str(error.value.problems[0]).count("next: ") == 1
 
 
 def test_an_interrupt_between_two_tags_moves_all_or_none(repository: ImageStore) -> None:

@@ -187,7 +187,7 @@ def judge_size(_subject: str, expect: SizeExpect, evidence: ImageEvidence) -> Fi
     size = evidence["bytes"] / 1e9
     most = expect["bytes"] / 1e9
     if evidence["bytes"] > expect["bytes"]:
-        return failed(f"the image is {size:.2f} GB, and at most {most:.1f} GB is expected")
+        return failed(f"the image is {size:.2f} GB, more than the {most:.1f} GB that are allowed")
     return passed(f"{size:.2f} GB of at most {most:.1f} GB")
 
 
