@@ -12,7 +12,7 @@ from images.site import records
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
 from tools import gpu_runs
-from validate import checks
+from validate import checks, hints
 from validate.judging import Status
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -118,3 +118,13 @@ def test_the_comparison_links_what_shows_that_others_do_not_do_something() -> No
     names = set(re.findall(r"\| \[[\w ]+\]\[([\w-]+)\]", page))
     assert names
     assert names <= links
+
+
+def test_the_example_of_a_hint_is_what_hint_says_today() -> None:
+    page = (ROOT / "docs/doctor.md").read_text(encoding="utf-8")
+    example = page.partition("\nno kernel image is available")[2].partition("```")[0]
+    (hint,) = hints.find(["no kernel image is available for execution on the device"])
+
+    for part, text in (("cause", hint.cause), ("fix", hint.fix)):
+        (shown,) = re.findall(rf"^  {part}: (.*) \.\.\.$", example, re.MULTILINE)
+        assert text.startswith(shown)
