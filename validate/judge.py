@@ -352,8 +352,9 @@ def _decide(
 def _nothing_measured(claim: Claim, record: Record) -> Finding:
     """Return FAIL for a claim whose probe ran and did not measure it, with the end of its log."""
     if record.outcome is Outcome.COMPLETED:
+        claimed = claim.statement
         return failed(
-            f"{claim.probe} found nothing to measure for {claim.subject}",
+            f"{claim.probe} found nothing in the image to measure for this claim: {claimed}",
             f"the image may lack what this claim is about: {next_steps.BUILD_ANEW}; if the claim "
             f"fails in the same way again, {next_steps.REPORT}",
         )

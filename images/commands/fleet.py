@@ -72,7 +72,9 @@ def fleet(
     """
     if on not in ("slurm", "ray") and not on.startswith("ray://"):
         cause = "truetag can run tasks on Slurm and on Ray only"
-        raise wrong(f"--on {on}".strip(), cause, f"give --on {ON}")
+        here = command("build", "NAME")
+        then = f"give --on {ON}; on this machine, `{here}` does the same without a cluster"
+        raise wrong(f"--on {on}".strip(), cause, then)
     sources = common.sources(matrix)
     cluster = config.read(file, sources.workspace.root)
     name, machines = config.choose_machines(cluster, workers)

@@ -87,10 +87,14 @@ class ReleasePolicy:
             if claims is None:
                 cause = "matrix.yaml makes no image with the labels of this one"
             else:
-                cause = f"matrix.yaml makes {claims.image} of the labels of this image"
+                cause = (
+                    f"its labels are those of {claims.image} in this matrix.yaml: it was built "
+                    "from another matrix.yaml, or has the name of another image"
+                )
             then = (
-                "use the checkout that it was built from (its provenance names the commit), "
-                f"or `{command('build', run.image)}` anew"
+                f"build it anew from this matrix.yaml (`{command('build', run.image)}`), or give "
+                "the command in the checkout that it was built from (its provenance names the "
+                "commit)"
             )
             raise failed(run.image, cause, then)
         return with_earlier_failures(run, judge_by_claims(run, claims))
@@ -143,8 +147,9 @@ class ReleasePolicy:
         # An image that only lacks what needs a GPU may still be published in a staging repository:
         # suggest that.
         then = (
-            "correct what the reason names, and build the image again; if only a tier was not "
-            "measured, validate it again where that can be done"
+            "if a claim failed, do what `validate` says after `next:`, and build the image again; "
+            "if claims or tiers were not measured, validate the image again, on a machine that can "
+            "measure them"
         )
         staging_refusals = self.refusals(
             labels, runs, STAGING_GATE, origin_exception=origin_exception
@@ -380,8 +385,8 @@ def find_lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> Lacking
     claim_count = len(reasons) + len(missing)
     if missing:
         reasons.append(
-            "the attestation has fewer claims than matrix.yaml today: "
-            f"it lacks {listed(missing, limit=5)}"
+            "its validation is older than some claims of today, and did not measure "
+            f"{listed(missing, limit=5)}"
         )
     return Lacking(claim_count, reasons)
 

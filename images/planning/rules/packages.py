@@ -332,14 +332,15 @@ def check_undeclared_requirements(candidate: Candidate) -> Iterator[Finding]:
     for row in candidate.facts.undeclared:
         version = candidate.pins.get(row.package)
         if version and within(version, row.releases) and row.needs not in candidate.pins:
-            place = f"`stacks.{candidate.name.torch}` in matrix.yaml ({row.tried} was tried)"
+            place = f"`stacks.{candidate.name.torch}` in matrix.yaml ({row.tried} works)"
             if row.needs in packages_of_layers:
-                step = f"pin {row.needs}, which a layer names already, at {place}"
+                step = f"pin it at {place}"
             else:
-                step = f"name {row.needs} in the layer of {row.package}, and pin it at {place}"
+                step = f"name it in the layer of {row.package}, and pin it at {place}"
+            lock = command("lock", str(candidate.name))
             yield refuse(
-                f"{row.package} {version} imports {row.needs} and does not require it "
-                f"({row.why}): {step}"
+                f"{row.package} {version} imports {row.needs} ({row.why}), but does not require "
+                f"it: {step}, then `{lock}`"
             )
 
 
@@ -590,14 +591,14 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
     # the row of `sources` in matrix.yaml that says how.
     for name, source in _extensions_of_profile(candidate).items():
         version = candidate.pins[name]
-        lack = f"{name} {version} lacks its compiled extensions"
+        lack = f"{name} {version} is installed as pure Python, without its compiled extensions"
         obstacles = "; ".join(reasons_against_compiling(candidate, source, version))
         if obstacles:
             yield warn(Topic.LACKING, f"{lack}: {obstacles}")
         else:
             compile_command = command("wheels", str(candidate.name), source)
             text = (
-                f"{lack} until `{compile_command}` has compiled them and the image is built again"
+                f"{lack}, until `{compile_command}` has compiled them and the image is built again"
             )
             yield warn(Topic.LACKING, text)
 

@@ -427,7 +427,7 @@ def test_a_pruned_library_must_have_no_code_for_other_gpus(
 def test_code_that_was_not_pruned_fails_in_each_section(site: Site, section: str) -> None:
     site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(WHOLE, section=section)})
 
-    fails(judged(pruned_claim()), "for sm_80, which sm_90 never runs")
+    fails(judged(pruned_claim()), "for sm_80, which the GPUs of this image (sm_90) never run")
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -105,7 +105,7 @@ def test_an_image_passes_only_if_every_required_claim_holds(
         pytest.param(
             (record_of_nothing(),),
             Status.FAIL,
-            "found nothing to measure",
+            "found nothing in the image to measure",
             id="the probe completed and measured nothing",
         ),
         pytest.param(

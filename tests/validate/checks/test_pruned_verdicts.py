@@ -55,7 +55,7 @@ def test_a_sound_region_beside_one_with_a_fault_must_be_pruned(
     status, reason, _ = judged(pruned_claim())
 
     assert status is Status.FAIL
-    assert "for sm_80, which sm_90 never runs" in reason
+    assert "for sm_80, which the GPUs of this image (sm_90) never run" in reason
 
 
 def test_rows_by_design_of_one_package_excuse_no_other(site: Site) -> None:

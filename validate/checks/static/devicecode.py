@@ -708,21 +708,29 @@ def judge_pruned(expect: PrunedExpect, files: Mapping[str, MeasuredFile]) -> Fin
         )
 
     archs = listed([f"sm_{arch}" for arch in expect["archs"]])
-    faults = [*unreadable, *describe_unpruned(archs, with_code)]
-    return conclude(faults, describe_pruned(expect, archs, with_code))
+    unpruned = list(describe_unpruned(archs, with_code))
+    finding = conclude([*unreadable, *unpruned], describe_pruned(expect, archs, with_code))
+    if unpruned:
+        step = (
+            "if your Dockerfile installs this package again, take that step out and build the "
+            f"image again; if it does not, {BUILD_ANEW}"
+        )
+        finding = finding._replace(next_step=step)
+    return finding
 
 
 def describe_unpruned(archs: str, with_code: Mapping[str, MeasuredFile]) -> Iterator[str]:
     """Yield a sentence for each library with GPU code that pruning should have taken out.
 
-    For example `pkg/lib.so has 1.5 MB for sm_80 that sm_90 has no use for`. The libraries with the
-    most of it come first. `archs` names the GPU architectures of the image.
+    For example `pkg/lib.so still has 1.5 MB of code for sm_80, which ... never run`. The libraries
+    with the most of it come first. `archs` names the GPU architectures of the image.
     """
     for path, file in sorted(with_code.items(), key=lambda item: -item[1]["surplus_bytes"]):
         if file["surplus_entries"]:
             size = f"{file['surplus_bytes'] / 1e6:.1f} MB"
             yield (
-                f"{path} has {size} of code for {listed(file['surplus'])}, which {archs} never runs"
+                f"{path} still has {size} of code for {listed(file['surplus'])}, which the GPUs of "
+                f"this image ({archs}) never run: it should have been taken out"
             )
         if file["marked"]:
             size = f"{file['marked_bytes'] / 1e6:.1f} MB"

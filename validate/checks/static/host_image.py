@@ -209,11 +209,11 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
     else:
         # An image that we build: all of its settings are known.
         if user != _USER:
-            faults.append(f"containers of the image run as {user}, and {_USER} is expected")
+            faults.append(f"containers of the image run as {user} (USER), and {_USER} is expected")
         if entrypoint != expect["entrypoint"] and not is_of_base:
             measured = " ".join(entrypoint)[:_ENTRYPOINT_CHARACTERS] or "none"
             expected = " ".join(expect["entrypoint"]) or "none"
-            faults.append(f"the image's entrypoint is {measured}, and {expected} is expected")
+            faults.append(f"the image's ENTRYPOINT is {measured}, and {expected} is expected")
     # `driver` has the image's NVIDIA_* variables, which the container runtime reads.
     faults += describe_hidden_gpus(expect["capabilities"], evidence["driver"])
 
