@@ -44,6 +44,8 @@ _CARDS = ((8, 6), (8, 9))
 same code as elsewhere."""
 _HOPPER = Arch(9, 0)
 """H100 and H200 beside x86-64, GH200 (Grace Hopper) beside an ARM host processor."""
+_NO_LOCK = "has no lock"
+"""The beginning of the reason against an image that can't be built yet."""
 _FIRST_BRANCH = 100
 """Branches of drivers for Linux have three digits since 2007; CUDA's majors have two."""
 _TRITONS_FIRST = Arch(7, 0)
@@ -974,7 +976,7 @@ def _unwanted_properties(image: ImageSummary, options: Options) -> Iterator[str]
     that can't be built yet is unwanted, too.
     """
     if image.blocked:
-        yield f"has no lock: it can't be built before `{command('lock')}` has made one"
+        yield f"{_NO_LOCK}: it can't be built before `{command('lock')}` has made one"
     if image.profile != options.profile:
         if image.profile:
             yield f"is for the profile {image.profile}"
@@ -1035,6 +1037,13 @@ class Known:
     """What was proved of it on this machine's GPUs."""
 
 
+def _names_without_lock(unfit: UnfitImages) -> tuple[str, ...]:
+    """Return the images that only lack a lock; empty if something else speaks against them, too."""
+    if len(unfit.reasons) == 1 and unfit.reasons[0].startswith(_NO_LOCK):
+        return unfit.names
+    return ()
+
+
 def sentences(
     choice: Choice, machine: Machine, known: Known | None, next_step: str
 ) -> Iterator[str]:
@@ -1058,7 +1067,12 @@ def sentences(
         yield f"next: {next_step}"
         return
     else:
-        yield "No image fits."
+        # What only lacks a lock would fit: the next step says how to make it.
+        unlocked = [name for unfit in choice.others for name in _names_without_lock(unfit)]
+        if unlocked:
+            yield f"None that can be built now fits; {_some(unlocked)} would, with a lock."
+        else:
+            yield "No image fits."
         yield f"next: {next_step}"
 
     for unfit in choice.others:

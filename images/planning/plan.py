@@ -199,8 +199,10 @@ def _plan_named(name: str, sources: Sources) -> list[Planned]:
         if unknown.torch not in minors:
             similar = get_close_matches(name, [other.name for other in accepted], n=1)
             nearest_names = list(dict.fromkeys([*similar, *nearest_names]))[: len(nearest_names)]
-        hint = f"nearest images of the matrix: {', '.join(nearest_names)}"
-        image = replace(image, reasons=(*image.reasons, hint))
+        # A matrix of one's own may have no image that can be built.
+        if nearest_names:
+            hint = f"nearest images of the matrix: {', '.join(nearest_names)}"
+            image = replace(image, reasons=(*image.reasons, hint))
     return [image]
 
 

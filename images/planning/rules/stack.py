@@ -94,10 +94,11 @@ def check_toolkit(candidate: Candidate) -> Iterator[Finding]:
     cuda = candidate.name.cuda
     if candidate.toolkit is None:
         toolkits = _join_ascending(candidate.matrix.toolkits)
-        yield refuse(
-            f"`toolkits` in matrix.yaml has no CUDA {cuda}, only {toolkits}: "
-            f"name an image of one of these, or list the wheels of CUDA {cuda} there"
-        )
+        step = "name an image of one of these"
+        # Listing its wheels is of use only where the facts know this CUDA: else they refuse it.
+        if candidate.toolkit_facts:
+            step += f", or list the wheels of CUDA {cuda} there"
+        yield refuse(f"`toolkits` in matrix.yaml has no CUDA {cuda}, only {toolkits}: {step}")
     elif candidate.toolkit_facts is None:
         known = _join_ascending(candidate.facts.cuda)
         yield refuse(

@@ -569,6 +569,11 @@ def test_the_choice_is_printed_for_people_and_for_machines() -> None:
         (["--gpu", "H100", "--driver", "580.65"], 0, "Take cu13"),
         (["--gpu", "H100", "--torch", "2.5"], 0, "Take cu124-torch25"),
         (["--gpu", "GTX 980"], 1, "No image fits."),
+        (
+            ["--gpu", "V100", "--driver", "570.172.08", "--torch", "2.11"],
+            1,
+            "None that can be built now fits; cu126-torch211 would, with a lock.",
+        ),
         (["--gpu", "B200", "--profile", "axolotl", "--devel"], 1, "next: leave out the options"),
         (["--gpu", "GB200", "--driver", "570.86"], 1, "next: update the driver to 580 or newer"),
         (["--gpu", "A100", "--driver", "470"], 1, "if the driver must stay: torch's own wheels"),

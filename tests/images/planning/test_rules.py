@@ -482,6 +482,21 @@ def test_rules_names_every_rule_that_is_written() -> None:
     assert len(rules.RULES) >= 14
 
 
+@pytest.mark.parametrize(("cuda", "is_named"), [("12.9", True), ("12.7", False)])
+def test_listing_wheels_is_advised_only_for_a_cuda_that_the_facts_know(
+    cuda: str, is_named: bool
+) -> None:
+    """Else the next plan refuses the image all the same."""
+    toolkits = {key: row for key, row in SOURCES.matrix.toolkits.items() if key != cuda}
+    matrix = SOURCES.matrix.model_copy(update={"toolkits": toolkits})
+    name = f"cu{cuda.replace('.', '')}-torch28"
+
+    reasons = " ".join(planned(name, dataclasses.replace(SOURCES, matrix=matrix)).reasons)
+
+    assert f"has no CUDA {cuda}, only" in reasons
+    assert (f"or list the wheels of CUDA {cuda} there" in reasons) is is_named
+
+
 def test_releases_outside_the_ranges_of_a_conflict_are_accepted() -> None:
     newer_triton_conflicts = sources_with(facts_with_conflict(triton=">=3.5"))
 
