@@ -51,12 +51,12 @@ TIMEOUT_SECONDS: Mapping[Tier, float] = {
     Tier.CPU: 900,
     Tier.GPU: 900,
     Tier.MULTIGPU: 1500,
-    Tier.MULTINODE: 1500,
+    Tier.MULTINODE: 3600,
 }
 """How long a probe may run. A whole tier takes under a minute on two cores: a probe past its limit
 hangs. Ranks of several GPUs have limits of their own, whose reports tell more; the limit of their
-tier is above the sum of those (checks/multigpu/_launch.py). A check may have its own limit
-(checks.Settings).
+tier is above the sum of those (checks/multigpu/_launch.py; of two nodes four launches, and a
+meeting before each, checks/multinode/_nodes.py). A check may have its own limit (checks.Settings).
 """
 _PREPARE_SECONDS = 120
 """How long preparing a group may take; it takes 3 seconds. After that its probes run without it."""

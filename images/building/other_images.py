@@ -27,7 +27,7 @@ from images.validation import validation_run
 from images.validation.origin import known_forms
 from images.validation.validation_run import GrowingEvidence
 from validate.claims import GPU_TIERS, Claim, ClaimSet
-from validate.evidence import Evidence, MeasuredOn, OtherImage, strict_json
+from validate.evidence import Evidence, MeasuredOn, OtherImage, Outcome, strict_json
 from validate.judge import Verdict, needs_other_image
 from validate.judging import plural
 
@@ -101,17 +101,32 @@ class OtherImages:
             return
         too_long = find_too_long(failed, evidence)
         keys = {claim.key for claim in failed}.difference(too_long)
-        others, not_run = self._run(keys, evidence, gpus)
+        # The failed image was measured, and its evidence is not stored yet: nothing that goes wrong
+        # here may lose it.
+        try:
+            passes = choose_passes(self._read_passes(), evidence, gpus.inventory)
+        except UserError as error:
+            problem = error.problems[0]
+            reason = f"the recorded runs can't be read ({problem.where}: {problem.cause})"
+            evidence.host["not_compared"] = {**too_long, **dict.fromkeys(keys, reason)}
+            return
+
+        others, not_run = self._run(passes, keys, evidence, gpus)
         if others:
             evidence.host["other_images"] = strict_json(others)
         if too_long or not_run:
             evidence.host["not_compared"] = {**too_long, **not_run}
 
     def _run(
-        self, keys: Collection[str], evidence: Evidence, gpus: Attachment
+        self,
+        passes: Sequence[RecordedPass],
+        keys: Collection[str],
+        evidence: Evidence,
+        gpus: Attachment,
     ) -> tuple[list[OtherImage], dict[str, str]]:
         """Run each of these claims in the newest image that is recorded as PASS and can be had.
 
+        `passes` are the recorded runs that may be compared with, the newest first.
         Returns what the images measured, and the claims that none of them measured: key -> reason.
         """
         end = time.monotonic() + MOST_SECONDS
@@ -119,14 +134,19 @@ class OtherImages:
         not_run: dict[str, str] = {}
         others: list[OtherImage] = []
         absent: list[RecordedPass] = []
-        for recorded in choose_passes(self._read_passes(), evidence, gpus.inventory):
+        # Key of a claim -> the image that has it and can't be held to it on this machine.
+        not_held: dict[str, str] = {}
+        for recorded in passes:
             if waiting.isdisjoint(recorded.claims):
                 continue
             candidate = self._find(recorded, gpus)
             if candidate is None:
                 absent.append(recorded)
                 continue
-            claims = choose_runnable(candidate.claims, waiting.intersection(recorded.claims))
+            keys_of_image = waiting.intersection(recorded.claims)
+            claims = choose_runnable(candidate.claims, keys_of_image)
+            for key in keys_of_image.difference(claim.key for claim in claims.claims):
+                not_held.setdefault(key, recorded.image)
             if not claims.claims:
                 continue
             measured, problem = self._measure(candidate, claims, evidence, gpus, end)
@@ -138,7 +158,10 @@ class OtherImages:
                     not_run[claim.key] = problem
 
         for key in sorted(waiting):
-            not_run[key] = reason_absent(key, absent)
+            if key in not_held:
+                not_run[key] = f"{not_held[key]} can't be held to this claim on this machine"
+            else:
+                not_run[key] = reason_absent(key, absent)
         return others, not_run
 
     def _find(self, recorded: RecordedPass, gpus: Attachment) -> Candidate | None:
@@ -224,13 +247,20 @@ def choose_runnable(claims: ClaimSet, keys: Collection[str]) -> ClaimSet:
 
 
 def describe(candidate: Candidate, measured: Evidence) -> OtherImage:
-    """Return what the evidence of the failed image holds of another image."""
+    """Return what the evidence of the failed image holds of another image.
+
+    If that image ran out of memory, probes that did not complete are left out: they were killed,
+    and tell nothing of the machine.
+    """
+    records = measured.records
+    if measured.host.get("out_of_memory"):
+        records = tuple(record for record in records if record.outcome is Outcome.COMPLETED)
     return {
         "image": candidate.recorded.image,
         "digest": candidate.info.digest,
         "run": candidate.recorded.run,
         "claims": [asdict(claim) for claim in measured.claims],
-        "records": [asdict(record) for record in measured.records],
+        "records": [asdict(record) for record in records],
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from images.building import other_images, validating
-from images.building.other_images import OtherImages, RecordedPass
+from images.building.other_images import Candidate, OtherImages, RecordedPass
 from images.commands import build, validate
 from images.engine import EngineError, EngineErrorKind, ImageInfo, private_engine
 from images.engine.gpus import Attachment
@@ -199,8 +199,42 @@ def test_an_image_that_is_not_held_to_the_claim_does_not_run_it(
 
     assert said == []
     assert evidence.host["not_compared"] == {
-        "numerics/gemm-fp32": "no other image is recorded as PASS on this GPU model"
+        "numerics/gemm-fp32": "cu126-torch25 can't be held to this claim on this machine"
     }
+
+
+def test_recorded_runs_that_cannot_be_read_do_not_lose_what_was_measured() -> None:
+    def read_damaged() -> Sequence[RecordedPass]:
+        raise UserError(Problem(where="results/runs.jsonl:3", cause="is no run"))
+
+    evidence = evidence_of(gpu_claim())
+    others = OtherImages(EngineWithImages(), SOURCES, read_damaged, print)
+
+    others.compare(evidence, judge(evidence.claim_set, evidence), GPUS)
+
+    assert evidence.host["not_compared"] == {
+        "numerics/gemm-fp32": "the recorded runs can't be read (results/runs.jsonl:3: is no run)"
+    }
+
+
+@pytest.mark.parametrize(
+    ("out_of_memory", "probes"), [(False, ["gpu.a", "gpu.b"]), (True, ["gpu.a"])]
+)
+def test_a_probe_that_was_killed_for_lack_of_memory_blames_no_machine(
+    out_of_memory: bool, probes: list[str]
+) -> None:
+    candidate = Candidate(PASSED, image_info(digest=OTHER_DIGEST), ClaimSet(image="b", claims=()))
+    records = (
+        Record(probe="gpu.a", outcome=Outcome.COMPLETED, seconds=1.0),
+        Record(probe="gpu.b", outcome=Outcome.CRASHED, seconds=1.0, exit_code=-9, log="Killed"),
+    )
+    measured = replace(
+        evidence_of(), records=records, host={"seed": 7, "out_of_memory": out_of_memory}
+    )
+
+    described = other_images.describe(candidate, measured)
+
+    assert [record["probe"] for record in described["records"]] == probes
 
 
 # --- which image ----------------------------------------------------------------------------------

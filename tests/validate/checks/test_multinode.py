@@ -23,6 +23,7 @@ from tests.support.cases import cases
 from tests.support.judging import fails, judge_claim, spoiled_by, wrong
 from tests.support.sources import SOURCES, image
 from validate.checks.multigpu import _launch
+from validate.checks.multigpu._ranks import Worker
 from validate.checks.multigpu.collectives import OPERATIONS
 from validate.checks.multinode import _nodes, collectives, rendezvous
 from validate.checks.multinode.collectives import parse_nccl_log
@@ -347,3 +348,36 @@ def test_a_node_whose_probe_breaks_off_tells_the_other(
         list(_nodes.measure("a.check", [claim_about("transport")]))
 
     assert json.loads((folder / "ended0").read_text()) == "its probe broke off"
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_every_rank_sends_to_the_other_node_where_its_transport_is_read(
+    world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(world_size):
+        (tmp_path / f"nccl-of-rank{rank}").write_text("")
+    receivers = {}
+    for rank in range(world_size):
+        monkeypatch.setenv("RANK", str(rank))
+        torch = SimpleNamespace(
+            ones=lambda *_, **__: None,
+            empty_like=lambda _: None,
+            cuda=SimpleNamespace(synchronize=lambda: None),
+        )
+        worker = Worker(
+            torch=torch, rank=rank, world_size=world_size, device="cuda:0", folder=tmp_path
+        )
+        sent = []
+        distributed = SimpleNamespace(
+            isend="send",
+            irecv="receive",
+            P2POp=lambda operation, _tensor, peer: (operation, peer),
+            batch_isend_irecv=lambda operations, sent=sent: sent.extend(operations) or [],
+        )
+        monkeypatch.setattr(Worker, "distributed", distributed)
+        collectives.measure_transport(worker)
+        receivers[rank] = dict(sent)["send"]
+
+    ranks_of_node = world_size // 2
+    for rank, receiver in receivers.items():
+        assert rank // ranks_of_node != receiver // ranks_of_node

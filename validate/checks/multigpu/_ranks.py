@@ -172,11 +172,14 @@ class Worker:
         """Return the inputs of all ranks in a step, as one batch for a single process."""
         return self.torch.cat([self.make_batch(rank, step) for rank in range(self.world_size)])
 
-    def send_around_ring(self, sent: Any, received: Any) -> None:
-        """Send a tensor to the next rank and write the previous rank's tensor into `received`."""
+    def send_around_ring(self, sent: Any, received: Any, distance: int = 1) -> None:
+        """Send a tensor to the next rank and write the previous rank's tensor into `received`.
+
+        `distance`: how many ranks further the next one is.
+        """
         distributed = self.distributed
-        next_rank = (self.rank + 1) % self.world_size
-        previous_rank = (self.rank - 1) % self.world_size
+        next_rank = (self.rank + distance) % self.world_size
+        previous_rank = (self.rank - distance) % self.world_size
         operations = [
             distributed.P2POp(distributed.isend, sent, next_rank),
             distributed.P2POp(distributed.irecv, received, previous_rank),

@@ -91,14 +91,15 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
 
 def measure_transport(worker: Worker) -> dict[str, Any]:
     """Return how the two halves of the ranks are connected, by NCCL's log (`parse_nccl_log`)."""
-    # If this claim is measured without the other, NCCL has connected nothing so far. For a sum it
-    # may take NVLink's multicast, whose log lines name no pair of ranks, but not to send.
+    # If this claim is measured without the other, NCCL has connected nothing so far. Each rank
+    # sends to its partner on the other node. (A sum takes a ring, in which only some ranks have a
+    # neighbour there, or NVLink's multicast, whose log lines name no pair of ranks.)
     sent = worker.torch.ones(1 << 20, device=worker.device)
-    worker.distributed.all_reduce(sent)
-    worker.send_around_ring(sent, worker.torch.empty_like(sent))
+    ranks_of_node = worker.world_size // NODES
+    worker.send_around_ring(sent, worker.torch.empty_like(sent), distance=ranks_of_node)
     worker.torch.cuda.synchronize()
     log = nccl_log(worker.folder).read_text(encoding="utf-8", errors="replace")
-    return parse_nccl_log(log, worker.world_size // NODES)
+    return parse_nccl_log(log, ranks_of_node)
 
 
 def parse_nccl_log(log: str, ranks_of_node: int) -> dict[str, Any]:
