@@ -45,9 +45,12 @@ class ImageRecord:
     pins: Sequence[str] = ()
     """The packages that the matrix pins."""
     packages: Mapping[str, str] = field(default_factory=dict)
-    """Python package -> version, without its local part (`+cu126`)."""
+    """Python package -> version: `2.7.1+cu126`, or `2.7.1` (`local_versions`)."""
     all_packages: bool = False
     """`packages` has every package, so one that it lacks is not installed."""
+    local_versions: bool = False
+    """Versions in `packages` have their local part (`+cu126`), if they have one in the image.
+    Recorded runs have versions without it."""
     system_packages: Mapping[str, str] = field(default_factory=dict)
     """Package of Debian (`libc6`) or of the CUDA toolkit (`nvidia_cuda_nvcc`) -> version. These are
     all of them."""
@@ -175,6 +178,10 @@ def _compare_packages(before: ImageRecord, after: ImageRecord) -> tuple[Change, 
 
     old_versions = _select(before.packages, names)
     new_versions = _select(after.packages, names)
+    if before.local_versions != after.local_versions:
+        # `2.7.1` of a record that has no local parts may be the same as `2.7.1+cu126`.
+        old_versions = _without_local_parts(old_versions)
+        new_versions = _without_local_parts(new_versions)
     pins: list[str] = []
     for name in (*after.pins, *before.pins):
         if name in names and name not in pins:
@@ -185,6 +192,11 @@ def _compare_packages(before: ImageRecord, after: ImageRecord) -> tuple[Change, 
 def _select(versions: Mapping[str, str], names: Set[str]) -> dict[str, str]:
     """Return the packages (name -> version) whose name is among `names`."""
     return {name: version for name, version in versions.items() if name in names}
+
+
+def _without_local_parts(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return packages (name -> version) with `2.7.1` in place of `2.7.1+cu126`."""
+    return {name: version.partition("+")[0] for name, version in versions.items()}
 
 
 def _unrecorded_packages(record: ImageRecord, other: ImageRecord) -> set[str]:
@@ -382,11 +394,32 @@ def _describe_gaps_of_packages(before: ImageRecord, after: ImageRecord) -> Itera
     yield from _describe_gap("the packages", without_packages)
     yield from _describe_gap("the packages that the matrix does not pin", only_with_pins)
 
+    yield from _describe_gap_of_local_parts(before, after)
+    yield from _describe_gap_of_local_parts(after, before)
+
     # They are read of images that an engine has, and are in no recorded run.
     if not before.system_packages or not after.system_packages:
         yield (
             "Debian's packages and the toolkit's are compared only for two images that the engine "
             "has"
+        )
+
+
+def _describe_gap_of_local_parts(record: ImageRecord, other: ImageRecord) -> Iterator[str]:
+    """Yield a sentence if only the other record has local parts of versions (`+cu126`).
+
+    It names the packages of which they are left out.
+    """
+    if record.local_versions or not other.local_versions:
+        return
+    versions = []
+    for name, version in other.packages.items():
+        if name in record.packages and "+" in version:
+            versions.append(f"{name} {version}")
+    if versions:
+        yield (
+            f"local parts of versions are not recorded of {record.label}, and are left out of "
+            f"{other.label}: {listed(sorted(versions), limit=_MOST_NAMES)}"
         )
 
 

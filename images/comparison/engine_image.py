@@ -38,8 +38,7 @@ def read(engine: Engine, reference: str, label: str, locks: Path) -> ImageRecord
     survey = sbom.read_packages(engine, info.handle, bundled=False)
     packages: dict[str, str] = {}
     for package in survey["python"]:
-        # Records have versions without a local part: `2.7.1`, not `2.7.1+cu126`.
-        packages[canonicalize_name(package["name"])] = package["version"].partition("+")[0]
+        packages[canonicalize_name(package["name"])] = package["version"]
     system_packages = {}
     for package in (*survey["toolkit"], *survey["debian"]):
         system_packages[package["name"]] = package["version"]
@@ -53,6 +52,7 @@ def read(engine: Engine, reference: str, label: str, locks: Path) -> ImageRecord
         pins=_read_pins(info.labels),
         packages=packages,
         all_packages=True,
+        local_versions=True,
         system_packages=system_packages,
         bytes=info.size,
         layers=layer_digests,

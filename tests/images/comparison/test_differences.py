@@ -104,6 +104,38 @@ def test_pinned_packages_come_first_and_system_packages_apart() -> None:
     assert [str(change) for change in comparison.system_packages] == ["libc6 2.36 -> 2.41"]
 
 
+def test_builds_of_one_version_differ_where_both_records_have_local_parts() -> None:
+    before = packages({"torch": "2.7.1+cu126"}, all_packages=True, local_versions=True)
+    after = packages({"torch": "2.7.1+cpu"}, all_packages=True, local_versions=True)
+
+    comparison = compared(before, after)
+
+    assert [str(change) for change in comparison.packages] == ["torch 2.7.1+cu126 -> 2.7.1+cpu"]
+    assert not [note for note in comparison.notes if "local parts" in note]
+
+
+def test_a_build_without_a_local_part_differs_from_one_that_has_it() -> None:
+    before = packages({"torch": "2.7.1"}, all_packages=True, local_versions=True)
+    after = packages({"torch": "2.7.1+cu126"}, all_packages=True, local_versions=True)
+
+    assert [str(change) for change in compared(before, after).packages] == [
+        "torch 2.7.1 -> 2.7.1+cu126"
+    ]
+
+
+def test_local_parts_that_only_one_record_has_are_a_note_and_no_change() -> None:
+    before = packages({"torch": "2.7.1", "numpy": "2.3"}, all_packages=True)
+    after = packages(
+        {"torch": "2.7.1+cu126", "numpy": "2.4"}, all_packages=True, local_versions=True
+    )
+
+    comparison = compared(before, after)
+
+    assert [str(change) for change in comparison.packages] == ["numpy 2.3 -> 2.4"]
+    note = "local parts of versions are not recorded of A, and are left out of B: torch 2.7.1+cu126"
+    assert note in comparison.notes
+
+
 # --- layers ---------------------------------------------------------------------------------------
 
 
