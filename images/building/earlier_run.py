@@ -21,6 +21,7 @@ from images.host.hashing import sha256
 from images.validation import validation_run
 from images.validation.containers import suite_files
 from validate.claims import ClaimSet, Tier
+from validate.environment import nvml
 from validate.evidence import Evidence, Outcome
 from validate.judge import judge
 from validate.judging import Status, plural
@@ -110,6 +111,7 @@ def describe_inputs(
         "the processor": _digest([facts.architecture, processor]),
         "the driver": driver,
         "the list of GPUs": _digest([gpu_facts]),
+        "a setting of the GPUs": _digest([_gpu_settings(gpus)]),
         "the way to the GPUs": _digest([json.dumps(gpus.as_json(), sort_keys=True)]),
         "the machine's health": "; ".join(validation_run.find_machine_faults(engine, gpus)),
         "the choice of tiers": ",".join(sorted(tiers)),
@@ -117,6 +119,26 @@ def describe_inputs(
         "--run-anyway": str(run_anyway),
         "a claim": _digest([claims.dumps()]),
     }
+
+
+def _gpu_settings(gpus: Attachment) -> str:
+    """Return settings of the GPUs that decide how fast they are, and whether they can be used.
+
+    NVML tells the power limit, MIG and the compute mode. It does not tell whether somebody has
+    locked the clocks (`nvidia-smi -lgc`). Empty without GPUs, or if NVML can't be loaded.
+    """
+    if gpus.inventory is None:
+        return ""
+    folder = Path(gpus.library_path)
+    limits = []
+    for uuid in gpus.inventory.uuids:
+        with nvml.open_gpu_reader(uuid, folder) as read_gpu:
+            limits.append(read_gpu().get("power_limit"))
+    try:
+        modes = [[health.get("mig"), health.get("mode")] for health in nvml.read_health(folder)]
+    except nvml.DriverError:
+        modes = []
+    return json.dumps([limits, modes])
 
 
 def reason_to_measure(earlier: Evidence, inputs: Inputs) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from images.validation import containers, validation_run
 from tests.support.engine_contents import image_info
 from tests.support.fleet_records import DIGEST, claim, claims, evidence_of, installed
 from validate.claims import ClaimSet, Tier
+from validate.environment import nvml
 from validate.evidence import Evidence, Measurement, Outcome, Record
 
 FACTS = EngineFacts(
@@ -162,6 +164,31 @@ def test_a_changed_file_of_the_suite_or_the_program_is_measured(
     (checkout / file).write_text("after")
 
     assert earlier_run.reason_to_measure(finished(before), describe()) == reason
+
+
+@pytest.mark.parametrize(
+    ("reading", "health"),
+    [
+        ({"power_limit": 400_000}, {"mig": [0, 0], "mode": [0]}),
+        ({"power_limit": 700_000}, {"mig": [1, 1], "mode": [0]}),
+        ({"power_limit": 700_000}, {"mig": [0, 0], "mode": [2]}),
+    ],
+)
+def test_a_gpu_with_another_setting_is_measured(
+    reading: Mapping[str, int], health: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def set_gpu(reading: Mapping[str, int], health: Mapping[str, Any]) -> None:
+        reader = nullcontext(lambda: reading)
+        monkeypatch.setattr(nvml, "open_gpu_reader", lambda *_: reader)
+        monkeypatch.setattr(nvml, "read_health", lambda _: [health])
+
+    set_gpu({"power_limit": 700_000}, {"mig": [0, 0], "mode": [0]})
+    before = describe()
+    set_gpu(reading, health)
+
+    reason = earlier_run.reason_to_measure(finished(before), describe())
+
+    assert reason == "a setting of the GPUs differs"
 
 
 def test_a_gpu_that_became_faulty_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
