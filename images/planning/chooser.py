@@ -1068,7 +1068,9 @@ def sentences(
         return
     else:
         # What only lacks a lock would fit: the next step says how to make it.
-        unlocked = [name for unfit in choice.others for name in _names_without_lock(unfit)]
+        unlocked: list[str] = []
+        for unfit in choice.others:
+            unlocked += _names_without_lock(unfit)
         if unlocked:
             yield f"None that can be built now fits; {_some(unlocked)} would, with a lock."
         else:
