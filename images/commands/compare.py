@@ -152,17 +152,24 @@ def _read_from_engine(
 def _find_newest(name: str, runs: Sequence[RunLine], label: str, sources: Sources) -> ImageRecord:
     """Return the newest of an image's recorded runs, or the one in out/NAME if that is newer.
 
-    `runs`: those of results/runs.jsonl. Says which others there are. Raises UserError if there is
-    none.
+    `runs`: those of results/runs.jsonl. Says which others there are, and why out/NAME is left out.
+    Raises UserError if there is none.
     """
     beginning = datetime.min.replace(tzinfo=UTC)
     newest_first = sorted(runs, key=lambda run: run.date or beginning, reverse=True)
     candidates = [_record_of_line(line, label) for line in newest_first]
     folder = sources.workspace.out / name
+    skipped = ""
     if (folder / _EVIDENCE).is_file():
-        candidates.append(_read_folder(folder, label, sources))
+        record, skipped = _read_own_run(folder, name, label, sources)
+        if record:
+            candidates.append(record)
+    if candidates and skipped:
+        common.tell(f"skipped: {skipped}")
     if not candidates:
         cause = "no run of this image is recorded, and none was validated here"
+        if skipped:
+            cause = f"no run of this image is recorded; {skipped}"
         then = (
             f"`{command('build', name)}` builds and validates it; of an image that the engine has, "
             "give the reference with its tag"
@@ -177,6 +184,25 @@ def _find_newest(name: str, runs: Sequence[RunLine], label: str, sources: Source
             f"{listed(others, limit=_MOST_RUNS)}"
         )
     return newest
+
+
+def _read_own_run(
+    folder: Path, name: str, label: str, sources: Sources
+) -> tuple[ImageRecord | None, str]:
+    """Return what the run in out/NAME recorded of the image `name`, or None and why it is left out.
+
+    It is left out if it can't be read, or is of an image that `name` does not mean.
+    """
+    try:
+        record = _read_folder(folder, label, sources)
+    except UserError as error:
+        problem = error.problems[0]
+        return None, f"{problem.where}: {problem.cause}"
+    if record.name != name:
+        return None, (
+            f"{record.source} is a run of {record.name}: give this folder to compare that image"
+        )
+    return record, ""
 
 
 def _with_canonical_layers(lines: Iterable[RunLine], sources: Sources) -> list[RunLine]:
@@ -221,24 +247,41 @@ def _record_of_line(line: RunLine, label: str, folder: str = "") -> ImageRecord:
 def _read_folder(path: Path, label: str, sources: Sources) -> ImageRecord:
     """Return what a validation run recorded of an image, judged again by the claims it has.
 
-    `path` is an evidence.json, or its folder. Raises UserError if it is none, or of an audit.
+    `path` is an evidence.json, or its folder. Raises UserError if it is none, or of an audit, or if
+    its measurements can't be read.
     """
     file = _find_evidence(path)
     evidence = read_evidence(file)
     if evidence.image.startswith("audit of "):
         raise wrong(str(path), "an audit is no validation of an image of a matrix", _WAY_TO_A_RUN)
 
-    # The run as results/runs.jsonl would have it.
-    verdict = judge(evidence.claim_set, evidence)
-    run_line = records.make_run_line(evidence, verdict, "here")
+    # The run as results/runs.jsonl would have it. Each claim may have a measurement of any form, so
+    # its figures may be missing or of another type.
+    fault = ""
+    try:
+        verdict = judge(evidence.claim_set, evidence)
+        run_line = records.make_run_line(evidence, verdict, "here")
+    except UserError as error:
+        fault = error.problems[0].cause
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        fault = f"{type(error).__name__}: {error}"
+    if fault:
+        cause = f"has facts in a form that no run of this truetag writes: {fault}"
+        then = f"measure the image again: {_WAY_TO_A_RUN}"
+        raise wrong(str(file), cause, then)
     (line,) = _with_canonical_layers([run_line], sources)
     record = _record_of_line(line, label, paths.shown(file.parent.resolve()))
 
-    # Evidence of an image that a user built on one of ours has the name of ours.
+    # Evidence of an image on another base (--base), and of one that a user built on one of ours,
+    # has the name of ours.
+    name = record.name
+    other_base = evidence.host.get("other_base")
+    if other_base:
+        name += f" on {other_base}"
     steps_above = evidence.host.get("steps_above")
     if steps_above:
-        record = replace(record, name=f"{record.name} with {plural(steps_above, 'step')} above")
-    return record
+        name += f" with {plural(steps_above, 'step')} above"
+    return replace(record, name=name)
 
 
 def _find_evidence(path: Path) -> Path:

@@ -10,7 +10,7 @@ from json import JSONDecodeError
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from images.errors import Problem, command, wrong
 from validate.claims import Claim, Tier
@@ -256,6 +256,30 @@ class VerdictFile(Row):
     claims: list[ClaimVerdictRow]
 
 
+class MeasuredOnRow(BaseModel):
+    """Facts of the machine and the image: those that are read without a judge. There may be others
+    (MeasuredOn in validate/evidence.py)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    date: AwareDatetime | None = None
+    """When it was measured, UTC."""
+    driver: str = ""
+    gpus: list[dict[str, Any]] = []
+    steps_above: int = 0
+    """How many build steps stand above those of our Dockerfile."""
+    other_base: str = ""
+    """The base that the image stands on in place of the matrix's (--base)."""
+    payload: dict[str, str] = {}
+    """The image's layers and settings -> digest."""
+    layer_bytes: dict[str, int] = {}
+    """Layer -> its size, unpacked."""
+    faults: list[str] = []
+    """What is wrong with the machine."""
+    not_compared: dict[str, str] = {}
+    """Failed claims that no other image could run -> the reason."""
+
+
 class EvidenceFile(Row):
     """evidence.json: everything measured in one image, and the claims it was measured for."""
 
@@ -263,7 +287,7 @@ class EvidenceFile(Row):
     image: str
     digest: Digest
     records: list[Record]
-    host: dict[str, Any]
+    host: MeasuredOnRow
     """When it was measured (`date`, UTC), engine, cores, driver and GPUs as the host saw them."""
     claims: Annotated[list[Claim], Field(min_length=1)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -281,6 +305,14 @@ def parse_evidence(text: str) -> Evidence:
     ValidationError if it is other JSON, OlderSchemaError, or what Evidence.loads raises if the text
     was changed.
     """
+    try:
+        return _parse_evidence(text)
+    except RecursionError:
+        raise ValueError("is no evidence: it is nested too deeply") from None
+
+
+def _parse_evidence(text: str) -> Evidence:
+    """Return what `parse_evidence` does. Raises RecursionError, too."""
     data = json.loads(text)
     version = data.get("schema_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version < SCHEMA_VERSION:

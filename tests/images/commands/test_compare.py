@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,6 +16,7 @@ from images.locking import layer_record
 from images.site import records
 from tests.support import recorded
 from tests.support.commands import call
+from validate.evidence import Evidence, MeasuredOn
 
 TORCH_213, TORCH_214 = "cu130-torch213/h200", "cu130-torch214/h200"
 """Two recorded runs, without layers and training steps."""
@@ -161,6 +163,65 @@ def test_an_image_on_top_of_ours_is_not_called_by_the_name_of_ours(tmp_path: Pat
     assert first_line == "cu130-torch211 -> cu130-torch211 with 2 steps above"
 
 
+def write_changed_run(folder: Path, **host: object) -> Path:
+    """Write the evidence of a run with these facts of the machine and image, and return its folder.
+
+    Its digest is that of the changed content, so that it counts as written by a run.
+    """
+    evidence = recorded.evidence(WITH_STEPS)
+    changed = replace(
+        evidence,
+        host=cast("MeasuredOn", {**evidence.host, **host}),
+        digest="sha256:1",
+        recorded_sha256="",
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "evidence.json").write_text(changed.dumps())
+    return folder
+
+
+def test_an_image_on_another_base_has_this_base_in_its_name(tmp_path: Path) -> None:
+    write_changed_run(tmp_path, other_base="company/base:1", steps_above=1)
+
+    finished = call("compare", "cu130-torch211", str(tmp_path))
+
+    first_line = finished.stdout.splitlines()[0]
+    assert first_line == "cu130-torch211 -> cu130-torch211 on company/base:1 with 1 step above"
+
+
+def test_a_run_in_out_of_another_image_is_not_taken_for_a_name(matrix_file: Path) -> None:
+    # Given a newer run in out/, which is of an image on a custom base
+    write_changed_run(
+        matrix_file.parent / "out" / "cu130-torch211",
+        other_base="company/base:1",
+        date="2030-01-01T00:00:00+00:00",
+    )
+    line = recorded.lines()[WITH_STEPS]
+    add_runs(matrix_file, line, recorded.lines()[TORCH_214])
+
+    finished = call("compare", "cu130-torch211", TORCH_214, "--matrix", str(matrix_file), "--json")
+
+    assert json.loads(finished.stdout)["before"]["source"] == f"run {line.id}"
+    message = in_one_line(finished.stderr)
+    assert "out/cu130-torch211 is a run of cu130-torch211 on company/base:1" in message
+
+
+def test_a_damaged_run_in_out_is_skipped_if_others_are_recorded(matrix_file: Path) -> None:
+    folder = matrix_file.parent / "out" / "cu130-torch211"
+    folder.mkdir(parents=True)
+    (folder / "evidence.json").write_text("{")
+    line = recorded.lines()[WITH_STEPS]
+    add_runs(matrix_file, line, recorded.lines()[TORCH_214])
+
+    finished = call("compare", "cu130-torch211", TORCH_214, "--matrix", str(matrix_file), "--json")
+
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout)["before"]["source"] == f"run {line.id}"
+    message = in_one_line(finished.stderr)
+    assert "skipped: " in message
+    assert "out/cu130-torch211/evidence.json: is not JSON" in message
+
+
 # --- an image of an engine ------------------------------------------------------------------------
 
 
@@ -261,6 +322,68 @@ def test_images_for_different_platforms_are_refused(matrix_file: Path) -> None:
 
 def test_a_folder_without_evidence_is_refused(tmp_path: Path) -> None:
     assert "there is no evidence.json in this folder" in refused(str(tmp_path), TORCH_214)
+
+
+def test_a_damaged_run_is_refused_if_it_is_the_only_one(matrix_file: Path) -> None:
+    folder = matrix_file.parent / "out" / "cu130-torch213"
+    folder.mkdir(parents=True)
+    (folder / "evidence.json").write_text("{")
+
+    message = refused("cu130-torch213", TORCH_214, "--matrix", str(matrix_file))
+
+    assert "no run of this image is recorded; " in message
+    assert "out/cu130-torch213/evidence.json: is not JSON" in message
+
+
+def test_deeply_nested_json_is_no_evidence(tmp_path: Path) -> None:
+    (tmp_path / "evidence.json").write_text("[" * 200_000)
+
+    message = refused(str(tmp_path), TORCH_214)
+
+    assert f"{tmp_path}/evidence.json: is no evidence: it is nested too deeply" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("gpus", ["x"]),
+        ("date", "yesterday"),
+        ("payload", {"torch": 1}),
+        ("layer_bytes", {"torch": "large"}),
+        ("steps_above", "two"),
+        ("not_compared", ["x"]),
+    ],
+)
+def test_facts_of_another_type_are_no_evidence(key: str, value: object, tmp_path: Path) -> None:
+    write_changed_run(tmp_path, **{key: value})
+
+    message = refused(str(tmp_path), TORCH_214)
+
+    assert f"{tmp_path}/evidence.json: is no evidence: host.{key}" in message
+    assert "name an evidence.json as" in message
+
+
+def test_a_measurement_of_another_form_is_refused_with_the_file(tmp_path: Path) -> None:
+    # Given an image whose size is no number
+    data = recorded.data("cu130-torch212/h200")
+    for record in data["records"]:
+        for measurement in record["measurements"]:
+            if measurement["subject"] == "size":
+                measurement["evidence"]["bytes"] = "large"
+    del data["sha256"]
+    (tmp_path / "evidence.json").write_text(Evidence.loads(json.dumps(data)).dumps())
+
+    message = refused(str(tmp_path), TORCH_214)
+
+    assert f"{tmp_path}/evidence.json: has facts in a form" in message
+    assert "measure the image again" in message
+
+
+def test_an_image_name_in_another_form_is_refused_with_the_file(tmp_path: Path) -> None:
+    evidence = replace(recorded.evidence(WITH_STEPS), image="My Image", recorded_sha256="")
+    (tmp_path / "evidence.json").write_text(evidence.dumps())
+
+    assert f"{tmp_path}/evidence.json: has facts in a form" in refused(str(tmp_path), TORCH_214)
 
 
 def test_kept_evidence_is_named_by_its_run() -> None:
