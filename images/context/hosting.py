@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from images.errors import wrong
 from images.locking import debian, index_access, uv
@@ -47,7 +47,6 @@ _APT_SETTINGS = re.compile(
     r"Acquire::(?:https?::(?:Proxy(?:::.+)?|Timeout|Pipeline-Depth)"
     r"|Check-Valid-Until|Check-Date|Retries|ForceIPv[46])"
 )
-_USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +80,7 @@ class HostSettings:
         if rootless:
             # The setting that names the address, for example `http_proxy`.
             name, address = on_loopback[0]
-            shown = _USERINFO.sub("***@", address)
+            shown = index_access.without_login(address)
             cause = (
                 f"names this machine's loopback ({shown}), which build steps of a rootless engine "
                 "can't reach"
@@ -123,21 +122,9 @@ class HostSettings:
     def redact(self, text: str) -> str:
         """Return a text without passwords of the settings, and without the users of any address.
 
-        `***` stands in place of a password, and of the part before the `@` in an address.
+        `***` stands in place of each (`index_access.redact`).
         """
-        passwords: list[str] = []
-        for name, value in self.values:
-            if name.endswith("_PASSWORD"):
-                passwords.append(value)
-        for _name, address in self.addresses():
-            password_of_address = urlsplit(address).password
-            if password_of_address:
-                passwords.append(password_of_address)
-
-        for password in passwords:
-            # Addresses have a password quoted (%40 for @), messages may have it plain.
-            text = text.replace(password, "***").replace(unquote(password), "***")
-        return _USERINFO.sub("***@", text)
+        return index_access.redact(text, self.values)
 
     @property
     def values(self) -> list[tuple[str, str]]:
@@ -171,7 +158,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def host_settings() -> HostSettings:
-    """Return the settings of this machine: of its environment, its apt, and its Debian mirrors."""
+    """Return the settings of this machine: of its environment, its apt, and its Debian mirrors.
+
+    Raises UserError as `settings_of` does.
+    """
     apt = {}
     if shutil.which("apt-config"):
         words = ["apt-config", "dump", "--format", "%f=%v%n"]
@@ -192,7 +182,10 @@ def settings_of(
     They are proxies, certificates, the package index, apt's settings and Debian mirrors. `env` are
     environment variables, `apt` the values of `apt-config dump`, and `mirrors` the variables that
     name mirrors. The result also has warnings about settings that a build can't use.
+
+    Raises UserError for the address of an index that can't be read.
     """
+    index_access.require_readable_addresses(env)
     ca, warnings = find_bundle(env)
     index, warnings_about_index = _find_index(env)
     warnings += warnings_about_index
@@ -219,7 +212,7 @@ def settings_of(
     )
     # Addresses are shown without user and password.
     for name, address in settings.local_addresses():
-        shown = _USERINFO.sub("***@", address)
+        shown = index_access.without_login(address)
         warnings.append(
             f"{name} names this machine ({shown}): build steps reach it only on the host's network"
         )

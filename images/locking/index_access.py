@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from threading import Lock
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import requests
 from requests.auth import AuthBase, HTTPBasicAuth
@@ -31,6 +31,8 @@ _ONE_QUESTION = Lock()
 """Held while a keyring is asked: wheels are fetched in several threads."""
 _VARIABLES_OF_DEFAULT_INDEX = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 """Variables that name the default index, the first that counts first (`uv.with_index_of_pip`)."""
+_USERINFO = re.compile(r"(?<=://)[^/\s]+@")
+"""User and password of an address, up to the last `@` before a slash: a password may have one."""
 
 
 class Login(NamedTuple):
@@ -145,7 +147,11 @@ def find_login(index: PrivateIndex) -> Login | None:
 
 
 def find_default_index() -> DefaultIndex | None:
-    """Return the index that the environment names in place of PyPI; None: it names none."""
+    """Return the index that the environment names in place of PyPI; None: it names none.
+
+    Raises UserError as `require_readable_addresses` does.
+    """
+    require_readable_addresses(os.environ)
     for variable in _VARIABLES_OF_DEFAULT_INDEX:
         value = os.environ.get(variable)
         if value:
@@ -195,6 +201,84 @@ def describe_refusal(url: str, status: int) -> tuple[str, str]:
         f"(USER:PASSWORD@{urlsplit(default.url).netloc}), with @ as %40, : as %3A and / as %2F"
     )
     return f"asks for a login (HTTP {status}), and none is set", then
+
+
+def require_readable_addresses(variables: Mapping[str, str]) -> None:
+    """Raise UserError if the address of a default index can't be read, or not in one way only.
+
+    uv and Python end the host at the first `/`, `?` or `#`, also if that stands in a password. uv
+    would then print the password, in the message that says what is wrong. So the message of this
+    error has nothing of the address. An index that is a folder of this machine has no address.
+    """
+    for variable in _VARIABLES_OF_DEFAULT_INDEX:
+        fault = _fault_of_address(without_name(variables.get(variable, "")))
+        if fault:
+            then = (
+                "write it as https://HOST/PATH or https://USER:PASSWORD@HOST/PATH, with special "
+                "characters of user and password as codes: / as %2F, # as %23, @ as %40 (in the "
+                "path, too), ? as %3F, : as %3A, [ as %5B, a backslash as %5C, a space as %20"
+            )
+            raise wrong(variable, f"the address of the index can't be read: {fault}", then)
+
+
+def _fault_of_address(address: str) -> str:
+    """Return why the address of an index can't be read, without a part of it; empty: it can.
+
+    A folder has no fault here.
+    """
+    # uv takes a backslash for a slash, and Python drops line breaks.
+    if "://" in address and re.search(r"[\s\\]", address.strip()):
+        return "it has a space, a line break or a backslash"
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+        # Reading the port raises ValueError if it is no number up to 65535.
+        _port = parts.port
+    except ValueError:
+        return "its host or port is not valid, or a special character before the host is not coded"
+
+    if parts.scheme not in ("http", "https"):
+        is_folder = parts.scheme == "file" or "://" not in address
+        return "" if is_folder else "it begins with neither https:// nor http://"
+    if not re.fullmatch(r"[\w.:-]+", host):
+        return "it has no host name, or one with other characters than letters, digits, - and ."
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        return "it has an @ after the host, so a character before that @ may not be coded"
+    return ""
+
+
+def redact(text: str, settings: Iterable[tuple[str, str]]) -> str:
+    """Return a text without passwords of settings, and without the users of any address.
+
+    `***` stands in place of a password, of the part before the `@` in an address, and of a whole
+    address that can't be read. `settings` are (name, value): a value may have an address, and that
+    of a name with `_PASSWORD` at the end is a password.
+    """
+    passwords = []
+    for name, value in settings:
+        if name.endswith("_PASSWORD"):
+            passwords.append(value)
+        # A setting may have several addresses; or one, in whose password a space was not coded.
+        for word in {value, *value.split()}:
+            address = without_name(word)
+            password_of_address = re.search(r"://[^:@]*:(.+)@", address)
+            if password_of_address:
+                passwords.append(password_of_address[1])
+            # Nobody knows where the password ends in an address that can't be read.
+            if "@" in address and _fault_of_address(address):
+                passwords += [word, address]
+
+    # Longer ones first: a password may be a part of another.
+    for password in sorted(passwords, key=len, reverse=True):
+        # Addresses have a password quoted (%40 for @), messages may have it plain.
+        for spelling in (password, unquote(password), quote(unquote(password), safe="")):
+            text = text.replace(spelling, "***")
+    return _USERINFO.sub("***@", text)
+
+
+def without_login(address: str) -> str:
+    """Return an address without user and password, for messages."""
+    return _USERINFO.sub("***@", address)
 
 
 def without_name(index: str) -> str:

@@ -80,8 +80,9 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of an environment that uv gets: the index, certificates and proxies.
 
     If uv's own variables for these are not set, pip's are taken. Raises UserError for a default
-    index that is a folder.
+    index that is a folder, or whose address can't be read.
     """
+    index_access.require_readable_addresses(env)
     # `_PASSED` matches the names of all variables that uv may see.
     passed = {name: value for name, value in env.items() if value and _PASSED.fullmatch(name)}
     passed = with_index_of_pip(passed, env)
@@ -420,7 +421,7 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
         return _explain_refusal(refusal[1], int(refusal[2]), where)
     if "No solution found" in text:
         reason = text.partition("No solution found when resolving dependencies")[2].lstrip(": ")
-        cause = f"no set of versions fits. uv says: {reason}"
+        cause = f"no set of versions fits. uv says: {_without_passwords(reason)}"
         then = f"{_change_before_locking(reason, target)}, then `{command('lock', where)}`"
         return NoSolution(Problem(where=where, cause=cause, then=then))
 
@@ -430,9 +431,14 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
         status = re.search(r"\b(401 Unauthorized|403 Forbidden)\b", text)
         if status:
             return _explain_refusal(unfetched[1], int(status[1].partition(" ")[0]), where)
-        return _explain_unreachable(unfetched[1], reason, target, where)
+        return _explain_unreachable(unfetched[1], _without_passwords(reason), target, where)
     then = f"correct what uv names here, then `{command('lock', where)}`"
-    return failed(where, f"uv failed: {text}", then)
+    return failed(where, f"uv failed: {_without_passwords(text)}", then)
+
+
+def _without_passwords(text: str) -> str:
+    """Return a text of uv without the passwords of the variables that uv gets."""
+    return index_access.redact(text, environment(os.environ).items())
 
 
 def _explain_refusal(url: str, status: int, where: str) -> LoginRefused:

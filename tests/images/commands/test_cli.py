@@ -47,6 +47,62 @@ def in_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+# --- the address of the package index -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://user:pa/S3CRET@host.example/simple",
+        "http://user:8080/S3CRET@host.example/simple",
+        "http://user:pa#S3CRET@host.example/simple",
+        "https://user:pa?S3CRET@host.example/simple",
+        r"https://user:pa\S3CRET@host.example/simple",
+        "https://user:pa S3CRET@host.example/simple",
+        "https://user:p@ss/S3CRET@host.example/simple",
+        "https://to/S3CRET@host.example/simple",
+        "inner=https://user:pa/S3CRET@host.example/simple",
+        "https://user:S3CRET@host.example:80x/simple",
+        "https://user:S3CRET@host.example:99999/simple",
+        "https://user:S3CRET@[bad/simple",
+        "https://user:S3CRET@ho%zzst/simple",
+        "https://user:S3CRET@/simple",
+        "ftp://user:S3CRET@host.example/simple",
+    ],
+)
+@pytest.mark.parametrize("variable", ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"])
+@pytest.mark.parametrize("verb", [("lock", "--check"), ("render",)])
+def test_an_index_address_that_can_not_be_read_is_refused_without_showing_its_password(
+    verb: tuple[str, ...], variable: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, address)
+
+    called = call(*verb, "cu126-torch25")
+
+    printed = in_one_line(called.stdout + called.stderr)
+    assert called.returncode == 2
+    assert f"error {variable}: the address of the index can't be read: " in printed
+    assert "/ as %2F, # as %23, @ as %40" in printed
+    assert "S3CRET" not in printed
+    assert "host.example" not in printed
+
+
+def test_what_uv_says_of_an_index_address_is_shown_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given an address whose host has the form of a name, and which uv refuses.
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://user:S3@CRET@1.2.3.999/simple")
+
+    called = call("lock", "--check", "cu126-torch25")
+
+    printed = in_one_line(called.stdout + called.stderr)
+    assert "uv failed: invalid value 'http://***@1.2.3.999/simple'" in printed
+    assert "S3" not in printed
+    assert "CRET" not in printed
+
+
 # --- plan and render ------------------------------------------------------------------------------
 
 

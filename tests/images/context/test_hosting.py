@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -85,14 +86,14 @@ def test_without_settings_there_is_an_empty_file_to_source(tmp_path: Path) -> No
 
 
 def test_values_reach_a_step_unchanged_by_its_shell(tmp_path: Path) -> None:
-    address = "https://me:p'a$(id)\"`x`\\;w@example.test/simple"
+    address = "https://me:p'a$(id)\"`x`;w@example.test/simple"
 
-    host = settings_of({"UV_DEFAULT_INDEX": address, "https_proxy": "http://a b;c"})
+    host = settings_of({"UV_DEFAULT_INDEX": address, "https_proxy": "http://a b;c\\"})
 
     assert variables_in_a_step(host, tmp_path) == {
         "UV_DEFAULT_INDEX": address,
-        "https_proxy": "http://a b;c",
-        "HTTPS_PROXY": "http://a b;c",
+        "https_proxy": "http://a b;c\\",
+        "HTTPS_PROXY": "http://a b;c\\",
     }
 
 
@@ -205,6 +206,30 @@ def test_passwords_of_the_settings_and_users_of_any_address_are_taken_out_of_tex
     assert redacted == (
         "from https://***@example.test/simple with ***, ***, ***, *** and http://***@other.test/"
     )
+
+
+def test_a_user_alone_is_taken_out_of_texts_also_with_characters_that_are_not_coded() -> None:
+    unreadable = "https://to/S3CRET@host.example/simple"
+    host = hosting.HostSettings(index={"UV_DEFAULT_INDEX": unreadable})
+
+    redacted = host.redact(f"invalid value '{unreadable}', and https://to@S3CRET@other.test/")
+
+    assert redacted == "invalid value '***', and https://***@other.test/"
+
+
+@pytest.mark.parametrize(
+    "password", ["pa/S3CRET", "pa#S3CRET", "pa?S3CRET", "p@S3CRET", "p S3CRET"]
+)
+def test_a_password_with_a_special_character_that_is_not_coded_is_taken_out_of_texts(
+    password: str,
+) -> None:
+    address = f"http://user:{password}@host.example/simple"
+    host = hosting.HostSettings(index={"UV_DEFAULT_INDEX": f"inner={address}"})
+
+    redacted = host.redact(f"invalid value '{address}': {quote(password, safe='')} or {password}")
+
+    assert "S3CRET" not in redacted
+    assert redacted.endswith("': *** or ***")
 
 
 def test_the_login_of_a_private_index_reaches_no_build_step() -> None:
