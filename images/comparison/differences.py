@@ -5,6 +5,7 @@ steps. What is not recorded is never guessed. It is left out of the comparison, 
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +21,8 @@ from validate.judging import Status, listed
 
 _MOST_NAMES = 12
 """Names that a note lists at most."""
+_FIGURE = re.compile(r"[0-9]+(\.[0-9]+)?")
+"""A number in a claim's reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,20 @@ class ClaimChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReasonChange:
+    """A claim that is FAIL or UNPROVEN in both runs, for another reason or with another weight."""
+
+    tier: Tier
+    claim: str
+    verdict: Status
+    reason_before: str
+    reason_after: str
+    required_before: bool
+    """The image gets no name without it."""
+    required_after: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepChange:
     """A training step in both images."""
 
@@ -129,6 +146,7 @@ class Comparison:
     """The same of Debian's packages and the CUDA toolkit's."""
     layers: Sequence[LayerChange]
     claims: Sequence[ClaimChange]
+    reasons: Sequence[ReasonChange]
     steps: Sequence[StepChange]
     notes: Sequence[str]
     """Sentences: what is not recorded, and what cannot be compared."""
@@ -143,6 +161,7 @@ def compare(before: ImageRecord, after: ImageRecord) -> Comparison:
         system_packages=_compare_system_packages(before, after),
         layers=_compare_layers(before, after),
         claims=_compare_claims(before, after),
+        reasons=_compare_reasons(before, after),
         steps=_compare_steps(before, after),
         notes=tuple(_describe_gaps(before, after)),
     )
@@ -299,6 +318,39 @@ def _compare_claims(before: ImageRecord, after: ImageRecord) -> tuple[ClaimChang
         else:
             judged_by_one.append(change)
     return (*judged_by_both, *judged_by_one)
+
+
+def _compare_reasons(before: ImageRecord, after: ImageRecord) -> tuple[ReasonChange, ...]:
+    """Return the claims that are FAIL or UNPROVEN in both runs, where more than that differs.
+
+    FAIL may mean a large rounding error in one run, and a crash in the other. Only required claims
+    decide on a tier, so its verdict may change although that of no claim does.
+    """
+    old_claims = {(claim.tier, claim.key): claim for claim in before.claims}
+    changes = []
+    for new in after.claims:
+        old = old_claims.get((new.tier, new.key))
+        if old is None or old.verdict is not new.verdict:
+            continue
+        if new.verdict not in (Status.FAIL, Status.UNPROVEN):
+            continue
+        # What was measured without a verdict, such as a training step's time, differs in each run.
+        is_same_reason = old.reason == new.reason
+        if new.verdict is Status.UNPROVEN:
+            is_same_reason = _FIGURE.sub("", old.reason) == _FIGURE.sub("", new.reason)
+        if is_same_reason and old.required == new.required:
+            continue
+        change = ReasonChange(
+            tier=new.tier,
+            claim=new.key,
+            verdict=new.verdict,
+            reason_before=old.reason,
+            reason_after=new.reason,
+            required_before=old.required,
+            required_after=new.required,
+        )
+        changes.append(change)
+    return tuple(changes)
 
 
 # --- training steps -------------------------------------------------------------------------------

@@ -6,7 +6,13 @@ Both show the same sections, which are made only once. Pure.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from images.comparison.differences import ClaimChange, Comparison, ImageRecord, LayerState
+from images.comparison.differences import (
+    ClaimChange,
+    Comparison,
+    ImageRecord,
+    LayerState,
+    ReasonChange,
+)
 from images.engine.configuration import SETTINGS
 from images.validation.rows import Change, StepRow
 from validate import terminal
@@ -21,6 +27,8 @@ _MOST_SYSTEM_PACKAGES = 40
 """Packages of Debian and the toolkit that are shown: with another release of Debian, all differ."""
 _MOST_WIDTH = 45
 """Characters of a column in a terminal; a longer cell moves the rest of its line."""
+_MOST_LINE = 78
+"""Characters of a sentence in a terminal, where not all reasons of a section are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +39,8 @@ class Section:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     sentences: Sequence[str] = ()
+    long_sentences: Sequence[str] = ()
+    """Those that only Markdown has: too long for a terminal. There, they are counted."""
 
 
 def text_lines(comparison: Comparison) -> Iterator[str]:
@@ -42,6 +52,9 @@ def text_lines(comparison: Comparison) -> Iterator[str]:
                 yield f"  {line}".rstrip()
         for sentence in section.sentences:
             yield f"  {sentence}"
+        if section.long_sentences:
+            count = plural(len(section.long_sentences), "longer reason")
+            yield f"  {count}: `--markdown` and `--json` have them"
         yield ""
 
 
@@ -56,9 +69,10 @@ def markdown(comparison: Comparison) -> str:
                 escaped = [cell.replace("|", "\\|") for cell in cells]
                 text += f"| {' | '.join(escaped)} |\n"
             text += "\n"
-        for sentence in section.sentences:
+        sentences = [*section.sentences, *section.long_sentences]
+        for sentence in sentences:
             text += f"- {sentence}\n"
-        if section.sentences:
+        if sentences:
             text += "\n"
     return f"{text.rstrip()}\n"
 
@@ -203,7 +217,7 @@ def _tiers(comparison: Comparison) -> Section:
 
 
 def _claims(comparison: Comparison) -> Iterator[Section]:
-    """Yield a section of the claims with another verdict, and one of those in one run only."""
+    """Yield sections of claims: with another verdict, with another reason, and of one run only."""
     moved: list[ClaimChange] = []
     single: list[ClaimChange] = []
     for change in comparison.claims:
@@ -214,6 +228,8 @@ def _claims(comparison: Comparison) -> Iterator[Section]:
 
     if {*comparison.before.tiers} & {*comparison.after.tiers}:
         yield _claims_section(comparison, moved, "Claims with another verdict")
+    if comparison.reasons:
+        yield _reasons_section(comparison)
     if single:
         yield _claims_section(comparison, single, "Claims that only one run judged")
 
@@ -241,6 +257,50 @@ def _claims_section(comparison: Comparison, changes: Sequence[ClaimChange], titl
         rows=rows,
         sentences=sentences,
     )
+
+
+def _reasons_section(comparison: Comparison) -> Section:
+    """Return the section of claims that do not hold in either run, for another reason or weight."""
+    labels = (comparison.before.label, comparison.after.label)
+    rows = []
+    # Several claims may have the same two reasons.
+    claims_by_reasons: dict[tuple[str, str], list[str]] = {}
+    for change in comparison.reasons:
+        difference = _describe_difference(change)
+        rows.append((str(change.tier), change.claim, str(change.verdict), difference))
+        if change.reason_before != change.reason_after:
+            reasons = (change.reason_before, change.reason_after)
+            claims_by_reasons.setdefault(reasons, []).append(change.claim)
+
+    sentences, long_sentences = [], []
+    for reasons, claims in claims_by_reasons.items():
+        pair = []
+        for label, reason in zip(labels, reasons, strict=True):
+            pair.append(f"{label}, {', '.join(claims)}: {' '.join(reason.split())}")
+        # The two reasons are read together.
+        if max(map(len, pair)) <= _MOST_LINE:
+            sentences += pair
+        else:
+            long_sentences += pair
+    return Section(
+        title=f"Claims with the same verdict, of which something else differs: {len(rows)}",
+        header=("tier", "claim", "verdict", "what differs"),
+        rows=rows,
+        sentences=sentences,
+        long_sentences=long_sentences,
+    )
+
+
+def _describe_difference(change: ReasonChange) -> str:
+    """Return what differs of a claim with the same verdict: `reason`, `no longer required`."""
+    words = []
+    if change.reason_before != change.reason_after:
+        words.append("reason")
+    if change.required_before and not change.required_after:
+        words.append("no longer required")
+    if change.required_after and not change.required_before:
+        words.append("now required")
+    return ", ".join(words)
 
 
 def _steps(comparison: Comparison) -> Section:

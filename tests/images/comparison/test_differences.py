@@ -212,6 +212,62 @@ def test_a_tier_that_one_run_did_not_measure_is_a_note_and_no_list_of_claims() -
     assert "no tier was measured of both: no claims are compared" in comparison.notes
 
 
+@pytest.mark.parametrize("verdict", [Status.FAIL, Status.UNPROVEN])
+def test_a_claim_that_does_not_hold_for_another_reason_is_listed(verdict: Status) -> None:
+    comparison = compared(
+        judged(claim("numerics/gemm", verdict, "off by 1e-3"), claim("a/b", verdict, "the same")),
+        judged(
+            claim("numerics/gemm", verdict, "illegal access"), claim("a/b", verdict, "the same")
+        ),
+    )
+
+    assert comparison.claims == ()
+    (change,) = comparison.reasons
+    assert (change.claim, change.verdict) == ("numerics/gemm", verdict)
+    assert (change.reason_before, change.reason_after) == ("off by 1e-3", "illegal access")
+
+
+def test_a_claim_that_is_no_longer_required_is_listed() -> None:
+    required = claim("numerics/gemm", Status.FAIL, "off by 1e-3")
+
+    comparison = compared(judged(required), judged(required.model_copy(update={"required": False})))
+
+    (change,) = comparison.reasons
+    assert (change.required_before, change.required_after) == (True, False)
+
+
+def test_figures_count_in_the_reason_of_a_failure_only() -> None:
+    comparison = compared(
+        judged(
+            claim("step/eager", Status.UNPROVEN, "340.1 ms a step, which no run is beside"),
+            claim("numerics/gemm", Status.FAIL, "off by 1e-3"),
+        ),
+        judged(
+            claim("step/eager", Status.UNPROVEN, "99 ms a step, which no run is beside"),
+            claim("numerics/gemm", Status.FAIL, "off by 5e-1"),
+        ),
+    )
+
+    assert [change.claim for change in comparison.reasons] == ["numerics/gemm"]
+
+
+def test_reasons_of_claims_that_hold_or_are_known_or_moved_are_not_compared() -> None:
+    comparison = compared(
+        judged(
+            claim("a/passed", Status.PASS, "1"),
+            claim("a/known", Status.KNOWN, "1"),
+            claim("a/moved", Status.UNPROVEN, "1"),
+        ),
+        judged(
+            claim("a/passed", Status.PASS, "2"),
+            claim("a/known", Status.KNOWN, "2"),
+            claim("a/moved", Status.FAIL, "2"),
+        ),
+    )
+
+    assert comparison.reasons == ()
+
+
 # --- training steps -------------------------------------------------------------------------------
 
 

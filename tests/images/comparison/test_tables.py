@@ -110,6 +110,38 @@ def test_claims_that_share_a_reason_name_it_once() -> None:
     assert "B, attention/sdpa, attention/flash: no | kernel" in lines
 
 
+def test_claims_with_the_same_verdict_say_what_else_differs() -> None:
+    # Given a claim with two short reasons, and one with a long reason that nothing requires now
+    failed = claim("sdpa", Status.FAIL, "off by 1e-3")
+    unproven = claim("flash", Status.UNPROVEN, "no GPU")
+    long_reason = "CUDA error: an illegal memory access was encountered " * 5
+    before = replace(BEFORE, claims=[failed, unproven])
+    after = replace(
+        BEFORE,
+        label="B",
+        digest="sha256:1",
+        claims=[
+            failed.model_copy(update={"reason": "illegal memory access"}),
+            unproven.model_copy(update={"reason": long_reason, "required": False}),
+        ],
+    )
+
+    lines = list(tables.text_lines(compare(before, after)))
+
+    start = lines.index("Claims with the same verdict, of which something else differs: 2")
+    assert lines[start + 1 : start + 7] == [
+        "  tier  claim            verdict   what differs",
+        "  gpu   attention/sdpa   FAIL      reason",
+        "  gpu   attention/flash  UNPROVEN  reason, no longer required",
+        "  A, attention/sdpa: off by 1e-3",
+        "  B, attention/sdpa: illegal memory access",
+        "  2 longer reasons: `--markdown` and `--json` have them",
+    ]
+    text = tables.markdown(compare(before, after))
+    assert "- A, attention/flash: no GPU\n" in text
+    assert f"- B, attention/flash: {long_reason.strip()}\n" in text
+
+
 def test_a_claim_of_one_run_has_a_section_of_its_own() -> None:
     after = replace(
         BEFORE, label="B", digest="sha256:1", claims=[claim("new", Status.KNOWN, "a fault")]
