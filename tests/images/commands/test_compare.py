@@ -267,6 +267,14 @@ def test_an_image_whose_layers_cannot_be_read_has_no_run_of_other_images() -> No
     assert record == unread
 
 
+def test_the_name_of_an_image_with_its_tag_is_an_image_of_the_engine() -> None:
+    finished = call("compare", "cu130-torch214:latest", TORCH_213, *NO_ENGINE)
+
+    # The name alone has a recorded run, and asks no engine.
+    assert finished.returncode == 2
+    assert "no Docker Engine answers" in finished.stderr
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
