@@ -43,7 +43,7 @@ from images.context.render import Context
 from images.engine import Engine, private_engine
 from images.engine.buildkit import BuildEvent
 from images.engine.progress import Progress
-from images.errors import failed
+from images.errors import UserError, failed, problem_of, wrong
 from images.host import checkout
 from images.locking import lock_file, uv
 from images.locking.inputs import LockInputs, lock_inputs
@@ -93,6 +93,8 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="Gets all runs.")] = None,
 ) -> None:
     """Measure the cold build of an image beside two other ways, and print a table."""
+    if json_file:
+        _require_writable_file(json_file)
     sources = common.sources(None)
     (image,) = common.select_accepted([name], sources, exactly_one=True)
     lock = lock_file.read(image, sources.workspace.locks)
@@ -152,11 +154,41 @@ def main(
         "cores": facts.cpus,
         "runs": runs,
     }
-    if json_file:
-        json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     typer.echo(f"{name}, Docker {facts.version}, {facts.cpus} cores, {repeat} runs in turns")
+    show_and_write(runs, result, json_file)
+
+
+def _require_writable_file(file: Path) -> None:
+    """Raise UserError, before anything is measured, if a file can't be written."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        cause = f"there is no folder {folder}"
+    elif file.is_dir():
+        cause = "this is a folder"
+    elif not os.access(file if file.exists() else folder, os.W_OK):
+        cause = "you may not write there"
+    else:
+        return
+    then = "name a file that you may write with --json, in a folder that exists"
+    raise wrong(str(file), cause, then)
+
+
+def show_and_write(
+    runs: Sequence[Run], result: Mapping[str, object], json_file: Path | None
+) -> None:
+    """Print the table of what was measured, and write all of it (`result`) to a file, if any.
+
+    Measuring takes long, so the table is printed first. Raises UserError if the file can't be
+    written.
+    """
     for line in table(runs):
         typer.echo(line)
+    if not json_file:
+        return
+    try:
+        json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(problem_of(error, str(json_file)), code=1) from None
 
 
 def conventional_context(
