@@ -6,7 +6,6 @@ message has it. The default index has its login in its address, which build step
 """
 
 import os
-import posixpath
 import re
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -67,37 +66,74 @@ class IndexLogin(AuthBase):
     requests does by itself.
     """
 
-    def __init__(self, indexes: Mapping[str, str]) -> None:
-        """Take the private indexes: the name of each -> its address."""
+    def __init__(self, indexes: Mapping[str, str], *, only_private: bool = False) -> None:
+        """Take the private indexes: the name of each -> its address.
+
+        `only_private`: whether all that is asked for comes from them, and nothing from the default
+        index.
+        """
         self._indexes = indexes
+        self._only_private = only_private
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         """Add a login to a request before it is sent. requests calls this for each request."""
         url = str(request.url)
-        # The address of each index on this server, and its login.
-        logins: list[tuple[str, Login | None]] = []
-        for name, address in self._indexes.items():
+        _index, login = _index_and_login(url, self._indexes, only_private=self._only_private)
+        return _add(request, login.user, login.password) if login else request
+
+
+def _index_and_login(
+    url: str, private: Mapping[str, str], *, only_private: bool = False
+) -> tuple[PrivateIndex | DefaultIndex | None, Login | None]:
+    """Return the index that a URL belongs to, and the login that a request to the URL gets.
+
+    private: the name of each private index -> its address.
+    only_private: whether the URL is known to be of one of them, and not of the default index.
+
+    The index is one on the URL's server; None: there is none, and the login is that of netrc.
+    Raises UserError if a keyring does not answer.
+    """
+    # The indexes on this server, with the precedence of each: where two fit equally well, the one
+    # with the higher number gets the request. The private login is not for the default index.
+    indexes: list[tuple[PrivateIndex | DefaultIndex, Login | None, int]] = []
+    for name, address in private.items():
+        if _same_server(url, address):
+            private_index = PrivateIndex(name=name, url=address)
             # A private index gets its own login, and without one none at all.
-            if _same_server(url, address):
-                logins.append((address, find_login(PrivateIndex(name=name, url=address))))
-        default = find_default_index()
-        if default and _same_server(url, default.url):
-            default_login = find_default_login(default)
-            if default_login:
-                logins.append((default.url, default_login))
+            indexes.append((private_index, find_login(private_index), 1))
+    default = find_default_index()
+    if default and _same_server(url, default.url):
+        default_login = find_default_login(default)
+        is_first = default_login is not None and not only_private
+        indexes.append((default, default_login, 2 if is_first else 0))
 
-        if logins:
-            # One server may have several indexes: what is asked lies below one of them, or beside.
-            _address, login = max(logins, key=lambda row: _length_in_common(url, row[0]))
-            return _add(request, login.user, login.password) if login else request
-        # A user and a password; None: netrc has none for this host.
-        login_of_netrc = get_netrc_auth(url)
-        return _add(request, *login_of_netrc) if login_of_netrc else request
+    if indexes:
+        # One server may have several indexes: what is asked lies below one of them, or beside.
+        index, login, _precedence = max(
+            indexes, key=lambda row: (_segments_in_common(url, row[0].url), row[2])
+        )
+        return index, login
+    # A user and a password; None: netrc has none for this host.
+    login_of_netrc = get_netrc_auth(url)
+    return None, Login(*login_of_netrc, place="netrc") if login_of_netrc else None
 
 
-def _length_in_common(url: str, address: str) -> int:
-    """Return how many characters the paths of two URLs have in common, from their beginning."""
-    return len(posixpath.commonprefix([urlsplit(url).path, urlsplit(address).path]))
+def _segments_in_common(url: str, address: str) -> int:
+    """Return with how many equal segments the paths of two URLs begin.
+
+    `/pypi/torch/` and `/pypi-team/torch/` have none in common.
+    """
+    count = 0
+    for segment, other in zip(_segments(url), _segments(address), strict=False):
+        if segment != other:
+            break
+        count += 1
+    return count
+
+
+def _segments(url: str) -> list[str]:
+    """Return the segments of a URL's path, with codes (%40) as characters."""
+    return [unquote(segment) for segment in urlsplit(url).path.split("/") if segment]
 
 
 def _same_server(url: str, other: str) -> bool:
@@ -181,24 +217,27 @@ def find_default_login(index: DefaultIndex) -> Login | None:
     return Login(user, "", index.variable) if user else None
 
 
-def describe_refusal(url: str, status: int) -> tuple[str, str]:
+def describe_refusal(url: str, status: int, private: Mapping[str, str]) -> tuple[str, str]:
     """Return why a server refuses what was asked, and what to do about it, as two clauses.
 
-    The server is that of the default index, or has its files. It answered `url` with `status`, HTTP
-    401 or 403. The first clause is a predicate, whose subject is the server.
+    The server is that of an index, or has its files. It answered `url` with `status`, HTTP 401 or
+    403. The first clause is a predicate, whose subject is the server. `private` has the private
+    indexes: the name of each -> its address.
     """
-    default = find_default_index()
-    if default is None or not _same_server(url, default.url):
+    index, login = _index_and_login(url, private)
+    if index is None:
         then = f"correct the line of {urlsplit(url).hostname} in ~/.netrc, or write one"
         return f"asks for a login, or refuses the one of ~/.netrc (HTTP {status})", then
-    login = find_default_login(default)
     if login:
         then = f"correct user and password in {login.place}, or ask who runs the index"
         return f"refuses the login of {login.place} (HTTP {status})", then
+    if isinstance(index, PrivateIndex):
+        then = ", or ".join(_ways_to_log_in(index, url))
+        return f"asks for a login (HTTP {status}), and none is set", then
     # Build steps take the login from the address only, and can't read netrc.
     then = (
-        f"write user and password into the address in {default.variable}, before the host "
-        f"(USER:PASSWORD@{urlsplit(default.url).netloc}), with @ as %40, : as %3A and / as %2F"
+        f"write user and password into the address in {index.variable}, before the host "
+        f"(USER:PASSWORD@{urlsplit(index.url).netloc}), with @ as %40, : as %3A and / as %2F"
     )
     return f"asks for a login (HTTP {status}), and none is set", then
 
@@ -369,7 +408,7 @@ def require_packages(pins: Iterable[Pin], again: str) -> None:
 
     problems = []
     for index, packages in packages_of_index.items():
-        with web.session(IndexLogin({index.name: index.url})) as session:
+        with web.session(IndexLogin({index.name: index.url}, only_private=True)) as session:
             for package in sorted(packages):
                 problem = _ask_for(package, index, session, again)
                 if problem:
@@ -411,9 +450,7 @@ def _place_of_login(index: PrivateIndex, asked_url: str) -> str:
 
     `asked_url` is the URL that was asked: one of the index, or of a server to which it points.
     """
-    if not _same_server(asked_url, index.url):
-        return "netrc" if get_netrc_auth(asked_url) else ""
-    login = find_login(index)
+    _index, login = _index_and_login(asked_url, {index.name: index.url}, only_private=True)
     return login.place if login else ""
 
 

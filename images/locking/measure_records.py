@@ -77,7 +77,7 @@ def update(
         urls = _find_urls(wheels, lock, run, name)
         login = IndexLogin(lock.inputs.indexes)
         with web.session(login) as session, ThreadPoolExecutor(web.CONNECTIONS) as pool:
-            records = pool.map(_measure, urls, repeat(session))
+            records = pool.map(_measure, urls, repeat(session), repeat(lock.inputs.indexes))
             for wheel, record in zip(wheels, records, strict=True):
                 records_of_release = table.setdefault(wheel_records.release(wheel.package), {})
                 records_of_release[wheel.digest] = record
@@ -160,28 +160,31 @@ def _wheels(lock: Lock) -> Iterator[LockedWheel]:
                 yield LockedWheel(package=package, digest=digest)
 
 
-def _measure(url: str, session: requests.Session) -> WheelRecord:
+def _measure(url: str, session: requests.Session, private: Mapping[str, str]) -> WheelRecord:
     """Return the digest of the RECORD of the wheel at a URL, and whether the wheel has libraries.
 
-    A RECORD is the list of files in a wheel, with their hashes. Raises UserError if the wheel or
-    its RECORD can't be read.
+    A RECORD is the list of files in a wheel, with their hashes. `private` has the private indexes:
+    the name of each -> its address. Raises UserError if the wheel or its RECORD can't be read.
     """
     try:
         rows = _read_rows(url, session)
     except (OSError, zipfile.BadZipFile, csv.Error, KeyError, ValueError) as error:
-        raise _explain_unread(url, error) from None
+        raise _explain_unread(url, error, private) from None
     # The names of libraries may end in versions (`libcudart.so.12`).
     native = any(".so" in path.rpartition("/")[2] for path in rows)
     return WheelRecord(record=wheel_contents.digest_of(rows), native=native)
 
 
-def _explain_unread(url: str, error: Exception) -> UserError:
-    """Return the error that the RECORD of the wheel at a URL can't be read; `error` says why."""
+def _explain_unread(url: str, error: Exception, private: Mapping[str, str]) -> UserError:
+    """Return the error that the RECORD of the wheel at a URL can't be read; `error` says why.
+
+    `private` has the private indexes: the name of each -> its address.
+    """
     again = f"`{command('lock')}`"
     file_name = wheel_records.file_of(url)
     status = error.response.status_code if isinstance(error, requests.HTTPError) else 0
     if status in (401, 403):
-        refusal, then = index_access.describe_refusal(url, status)
+        refusal, then = index_access.describe_refusal(url, status, private)
         cause = f"the server of this wheel, {urlsplit(url).hostname}, {refusal}"
         return failed(file_name, cause, f"{then}; then {again}")
     reason = web.describe_failure(error)

@@ -418,7 +418,7 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
     # which are not in `text`, say so.
     refusal = re.search(r"\((https?://[^\s)]+)\)[^\n]*\b(401|403)\b", errors)
     if refusal and "not found in the package registry" in text:
-        return _explain_refusal(refusal[1], int(refusal[2]), where)
+        return _explain_refusal(refusal[1], int(refusal[2]), target, where)
     if "No solution found" in text:
         reason = text.partition("No solution found when resolving dependencies")[2].lstrip(": ")
         cause = f"no set of versions fits. uv says: {_without_passwords(reason)}"
@@ -430,7 +430,8 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
         reason = text.rpartition(": ")[2]
         status = re.search(r"\b(401 Unauthorized|403 Forbidden)\b", text)
         if status:
-            return _explain_refusal(unfetched[1], int(status[1].partition(" ")[0]), where)
+            number = int(status[1].partition(" ")[0])
+            return _explain_refusal(unfetched[1], number, target, where)
         return _explain_unreachable(unfetched[1], _without_passwords(reason), target, where)
     then = f"correct what uv names here, then `{command('lock', where)}`"
     return failed(where, f"uv failed: {_without_passwords(text)}", then)
@@ -441,12 +442,13 @@ def _without_passwords(text: str) -> str:
     return index_access.redact(text, environment(os.environ).items())
 
 
-def _explain_refusal(url: str, status: int, where: str) -> LoginRefused:
+def _explain_refusal(url: str, status: int, target: Target, where: str) -> LoginRefused:
     """Return the error for an index that answered with HTTP 401 or 403 (`status`).
 
-    `url` is what uv wanted to fetch, and `where` the image's name.
+    `url` is what uv wanted to fetch. `target` has the private indexes, and `where` is the image's
+    name.
     """
-    refusal, then = index_access.describe_refusal(url, status)
+    refusal, then = index_access.describe_refusal(url, status, target.indexes)
     cause = f"the package index {urlsplit(url).hostname} {refusal}"
     then = f"{then}; then `{command('lock', where)}`"
     return LoginRefused(Problem(where=where, cause=cause, then=then), code=1)

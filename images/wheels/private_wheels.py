@@ -153,7 +153,7 @@ def _fetch(package: Package, url: str, index: PrivateIndex, target: Path, again:
     # Builds may fetch the same wheel at once.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
         partial = Path(folder, package.wheel)
-        login = IndexLogin({index.name: index.url})
+        login = IndexLogin({index.name: index.url}, only_private=True)
         try:
             web.download(url, partial, patience=_PATIENCE, login=login)
         except requests.RequestException as error:

@@ -27,12 +27,16 @@ def authorization(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def header_for(url: str, private: dict[str, str] | None = None) -> str | None:
+def header_for(
+    url: str, private: dict[str, str] | None = None, *, only_private: bool = False
+) -> str | None:
     """Return the header with a login that a request to a URL gets.
 
-    `private`: the name of each private index -> its address.
+    `private`: the name of each private index -> its address. `only_private`: whether the URL is
+    known to be of one of them.
     """
-    request = requests.Request("GET", url, auth=index_access.IndexLogin(private or {}))
+    login = index_access.IndexLogin(private or {}, only_private=only_private)
+    request = requests.Request("GET", url, auth=login)
     return request.prepare().headers.get("Authorization")
 
 
@@ -138,7 +142,7 @@ def test_a_login_that_the_default_index_refuses_is_named_by_its_place_and_not_sh
 def test_a_wheel_that_asks_for_a_login_names_the_server_that_has_it(refusal: int) -> None:
     with serving() as server, pytest.raises(UserError) as error:
         server.answer = lambda *_: (refusal, {}, b"")
-        measure_records._measure(f"http://{server.host}/a/small.whl", requests.Session())
+        measure_records._measure(f"http://{server.host}/a/small.whl", requests.Session(), {})
 
     (problem,) = error.value.problems
     assert problem.where == "small.whl"
@@ -184,6 +188,93 @@ def test_a_private_index_on_the_server_of_the_default_one_keeps_its_own_login(
 
     assert of_default == authorization(USER, PASSWORD)
     assert of_private == authorization("acme", "other")
+
+
+@pytest.fixture
+def team_login(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Set a login for the private index `team`, and return the header with it."""
+    monkeypatch.setenv("UV_INDEX_TEAM_USERNAME", "me")
+    monkeypatch.setenv("UV_INDEX_TEAM_PASSWORD", "of-the-team")
+    return authorization("me", "of-the-team")
+
+
+@pytest.mark.parametrize(
+    ("private_path", "asked_path"),
+    [
+        # The name of the one path begins with that of the other.
+        ("/pypi-team", "/pypi/torch/torch.whl"),
+        ("/pypi-team", "/pypi-t/torch.whl"),
+        # The file lies beside both indexes.
+        ("/pypi-team", "/files/torch.whl"),
+        ("/team/simple", "/files/torch.whl"),
+    ],
+)
+def test_the_login_of_a_private_index_is_not_sent_for_packages_of_the_default_one(
+    private_path: str, asked_path: str, team_login: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given both indexes on one server, each with a login.
+    monkeypatch.setenv("UV_DEFAULT_INDEX", ADDRESS.replace("/simple", "/pypi"))
+    private = {"team": f"https://{HOST}{private_path}"}
+
+    assert header_for(f"https://{HOST}{asked_path}", private) == authorization(USER, PASSWORD)
+    assert header_for(f"https://{HOST}{private_path}/x.whl", private) == team_login
+
+
+def test_the_login_of_a_private_index_is_not_sent_to_a_default_one_without_login(
+    team_login: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"https://{HOST}/pypi")
+    private = {"team": f"https://{HOST}/team"}
+
+    assert header_for(f"https://{HOST}/pypi/x.whl", private) is None
+    # A file beside both can be of either, and only the private index has a login.
+    assert header_for(f"https://{HOST}/files/x.whl", private) == team_login
+
+
+def test_a_file_that_is_known_to_be_private_gets_the_private_login_wherever_it_lies(
+    team_login: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", ADDRESS.replace("/simple", "/pypi"))
+    private = {"team": f"https://{HOST}/team"}
+
+    assert header_for(f"https://{HOST}/files/x.whl", private, only_private=True) == team_login
+
+
+@pytest.mark.parametrize(
+    ("asked_path", "place"),
+    [("/pypi/x.whl", "UV_DEFAULT_INDEX"), ("/pypi-team/x.whl", "UV_INDEX_TEAM_PASSWORD")],
+)
+def test_a_refusal_names_the_login_that_was_sent(
+    asked_path: str, place: str, team_login: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving() as server:
+        # Given a server with two indexes, which refuses every login.
+        server.answer = lambda *_: (401, {}, b"")
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://me:of-default@{server.host}/pypi")
+        private = {"team": f"http://{server.host}/pypi-team"}
+        session = requests.Session()
+        session.auth = index_access.IndexLogin(private)
+
+        with pytest.raises(UserError) as error:
+            measure_records._measure(f"http://{server.host}{asked_path}", session, private)
+
+    (problem,) = error.value.problems
+    assert f"refuses the login of {place} (HTTP 401)" in problem.cause
+    assert f"correct user and password in {place}" in problem.then
+    assert "of-default" not in str(problem)
+
+
+def test_a_refusal_of_a_private_index_without_a_login_names_its_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", ADDRESS.replace("/simple", "/pypi"))
+    private = {"team": f"https://{HOST}/pypi-team"}
+
+    cause, then = index_access.describe_refusal(f"https://{HOST}/pypi-team/x.whl", 401, private)
+
+    assert cause == "asks for a login (HTTP 401), and none is set"
+    assert "set UV_INDEX_TEAM_USERNAME and UV_INDEX_TEAM_PASSWORD" in then
+    assert "UV_DEFAULT_INDEX" not in then
 
 
 def test_a_default_index_with_a_name_takes_the_login_of_this_names_variables(
