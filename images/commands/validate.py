@@ -1,7 +1,7 @@
 """The verb `validate`: judge an image by the claims of an image name, or judge evidence again."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +22,7 @@ from images.commands.options import (
 )
 from images.context import labels as image_labels
 from images.engine import private_engine
-from images.errors import UserError, command, failed, wrong
+from images.errors import Problem, UserError, command, failed, wrong
 from images.hardware.inventory import GpuMode
 from images.validation.derived_image import Changes
 from images.validation.rows import read_evidence
@@ -32,6 +32,20 @@ from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict, explain, judge
 from validate.judging import Status
+
+_MEASURES_NOTHING = "with --evidence nothing is measured, so this would change nothing"
+_WHY_NOT_WITH_EVIDENCE = {
+    "--image": "with --evidence the image is the one that the file was measured in",
+    "--tag": "an image gets its name when it is measured, and --evidence only judges a file again",
+    "--claim": "with --evidence all claims in the file are judged, and none can be left out",
+    "--out": "with --evidence nothing is written",
+    "--matrix": "with --evidence the claims are those in the file, and not those of a matrix",
+}
+"""Option -> why it is refused with --evidence; of all others, `_MEASURES_NOTHING` is said."""
+_WITH_EVIDENCE = (
+    "leave it out (--tier, --all and --json go with --evidence), or measure the image: "
+    f"`{command('validate', 'NAME')}`"
+)
 
 
 def validate(
@@ -93,6 +107,19 @@ def validate(
     """
     _require_one_input(name, evidence)
     if evidence:
+        _refuse_options_of_measuring(
+            {
+                "--image": bool(image),
+                "--tag": tag,
+                "--claim": bool(claim),
+                "--run-anyway": run_anyway,
+                "--again": again,
+                "--gpus": gpus is not GpuMode.AUTO,
+                "--engine": engine is not None,
+                "--out": out is not None,
+                "--matrix": matrix is not None,
+            }
+        )
         verdict = _judge_and_show_again(evidence, tier or (), everything, as_json)
         raise typer.Exit(1 if verdict.claims_with(Status.FAIL) else 0)
     if tag and claim:
@@ -195,6 +222,20 @@ def _require_one_input(name: str, evidence: Path | None) -> None:
         cause = "a name and --evidence are given"
     then = f"`{command('validate', 'NAME')}` or `{command('validate', '--evidence', 'FILE')}`"
     raise wrong("validate", cause, then)
+
+
+def _refuse_options_of_measuring(is_given: Mapping[str, bool]) -> None:
+    """Raise UserError if an option is given that recorded evidence has no use for (--evidence).
+
+    `is_given`: option -> whether it is given.
+    """
+    problems = []
+    for option, given in is_given.items():
+        if given:
+            cause = _WHY_NOT_WITH_EVIDENCE.get(option, _MEASURES_NOTHING)
+            problems.append(Problem(where=option, cause=cause, then=_WITH_EVIDENCE))
+    if problems:
+        raise UserError(problems)
 
 
 def _judge_again(recorded: Evidence, file: Path, tiers: Sequence[Tier]) -> Verdict:

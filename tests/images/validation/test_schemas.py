@@ -81,6 +81,40 @@ def judge_again(file: Path, *options: str) -> Called:
     return call("validate", "--evidence", str(file), *options)
 
 
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (["--again"], "nothing is measured"),
+        (["--tag"], "gets its name when it is measured"),
+        (["--claim", "foo"], "all claims in the file are judged"),
+        (["--image", "my:1"], "the one that the file was measured in"),
+        (["--run-anyway"], "nothing is measured"),
+        (["--gpus", "none"], "nothing is measured"),
+        (["--engine", "tcp://127.0.0.1:9"], "nothing is measured"),
+        (["--out", "folder"], "nothing is written"),
+        (["--matrix", "matrix.yaml"], "the claims are those in the file"),
+    ],
+)
+def test_options_of_measuring_are_refused_with_recorded_evidence(
+    options: list[str], cause: str, run_folder: Path
+) -> None:
+    refused = judge_again(run_folder / "evidence.json", *options)
+
+    assert refused.returncode == 2
+    assert not refused.stdout
+    message = " ".join(refused.stderr.split())
+    assert f"{options[0]}: " in message
+    assert cause in message
+    assert "next: leave it out" in message
+
+
+def test_every_option_that_does_not_go_with_evidence_is_named(run_folder: Path) -> None:
+    refused = judge_again(run_folder / "evidence.json", "--again", "--tag", "--claim", "foo")
+
+    for option in ("--again", "--tag", "--claim"):
+        assert f"{option}: " in refused.stderr
+
+
 # --- schemas --------------------------------------------------------------------------------------
 
 
