@@ -61,13 +61,24 @@ def _pin(value: object) -> str:
 def _index_address(value: object) -> str:
     """Return the address of an index without a slash at its end.
 
-    Raises ValueError for another scheme than http and https, and for a login, a query or a
-    fragment. The message does not repeat the address, which may hold a password.
+    Raises ValueError for another scheme than http and https, for a host or port that is not valid,
+    and for a login, a query or a fragment. The message does not repeat the address, which may hold
+    a password.
     """
-    address = urlsplit(str(value))
+    try:
+        address = urlsplit(str(value))
+        # Reading the port raises ValueError if it is no number up to 65535. A password before the
+        # host can have this effect: urlsplit ends the host at its first `/`.
+        _port = address.port
+    except ValueError:
+        raise ValueError(
+            "has no valid host or port: write https://HOST/PATH or https://HOST:PORT/PATH, without "
+            "a login"
+        ) from None
     if address.scheme not in ("https", "http") or not address.hostname:
         raise ValueError("is no address of an index: it begins with https://HOST/")
-    if "@" in address.netloc or address.query or address.fragment:
+    # Also after the host: the password in `https://me:80/secret@host/simple` has a slash.
+    if "@" in str(value) or address.query or address.fragment:
         raise ValueError(
             "holds a login, a query or a fragment: write only the address; the login comes from "
             "netrc, a keyring, or UV_INDEX_NAME_USERNAME and UV_INDEX_NAME_PASSWORD"

@@ -183,7 +183,7 @@ def settings_of(
     environment variables, `apt` the values of `apt-config dump`, and `mirrors` the variables that
     name mirrors. The result also has warnings about settings that a build can't use.
 
-    Raises UserError for the address of an index that can't be read.
+    Raises UserError for the address of an index, a proxy or a mirror that can't be read.
     """
     index_access.require_readable_addresses(env)
     ca, warnings = find_bundle(env)
@@ -210,6 +210,7 @@ def settings_of(
         apt=apt_settings,
         mirrors=mirrors or {},
     )
+    _require_readable_proxies(settings)
     # Addresses are shown without user and password.
     for name, address in settings.local_addresses():
         shown = index_access.without_login(address)
@@ -217,6 +218,19 @@ def settings_of(
             f"{name} names this machine ({shown}): build steps reach it only on the host's network"
         )
     return replace(settings, warnings=tuple(warnings))
+
+
+def _require_readable_proxies(settings: HostSettings) -> None:
+    """Raise UserError, without the address, if that of a proxy or a mirror can't be read."""
+    for name, address in settings.addresses():
+        try:
+            urlsplit(address)
+        except ValueError:
+            then = (
+                "write it as http://HOST:PORT or http://USER:PASSWORD@HOST:PORT, with special "
+                "characters of user and password as codes: / as %2F, # as %23, @ as %40, [ as %5B"
+            )
+            raise wrong(name, "this address can't be read: its host is not valid", then) from None
 
 
 def _find_index(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

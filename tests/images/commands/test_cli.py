@@ -89,6 +89,21 @@ def test_an_index_address_that_can_not_be_read_is_refused_without_showing_its_pa
     assert "host.example" not in printed
 
 
+@pytest.mark.parametrize("variable", ["https_proxy", "HTTP_PROXY"])
+def test_a_proxy_whose_address_can_not_be_read_is_refused_without_showing_its_password(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(variable.lower(), raising=False)
+    monkeypatch.setenv(variable, "http://user:S3CRET@[bad:3128")
+
+    called = call("render", "cu126-torch25")
+
+    printed = in_one_line(called.stdout + called.stderr)
+    assert called.returncode == 2
+    assert f"error {variable.lower()}: this address can't be read" in printed
+    assert "S3CRET" not in printed
+
+
 def test_what_uv_says_of_an_index_address_is_shown_without_its_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
