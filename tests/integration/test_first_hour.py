@@ -106,7 +106,7 @@ def test_a_derived_image_that_moves_a_pin_fails_as_the_base_image_would(
     process = validated(engine, tmp_path, "--claim", "pins", name="einops", version="99.0")
 
     assert process.returncode == 1
-    assert "einops 99.0 is installed, 0.8.2 is expected" in " ".join(process.stdout.split())
+    assert "einops 99.0 is installed, and 0.8.2 is expected" in " ".join(process.stdout.split())
     assert "packages moved: 1 (einops 0.8.2 to 99.0)" in process.stdout
 
 

@@ -75,7 +75,9 @@ def test_only_the_end_of_a_wheel_is_read(tmp_path: Path) -> None:
 
     with serving() as server:
         Indexes(server).files["/small.whl"] = wheel.read_bytes()
-        measured = measure_records._measure(f"http://{server.host}/small.whl", requests.Session())
+        measured = measure_records._measure(
+            f"http://{server.host}/small.whl", requests.Session(), {}
+        )
         assert len(server.seen) == 1
 
     assert "small/big.bin" in rows
@@ -100,7 +102,7 @@ def test_a_wheel_that_cannot_be_read_is_an_error_with_the_next_command(
 ) -> None:
     with serving() as server, pytest.raises(UserError) as error:
         server.answer = lambda *_: reply
-        measure_records._measure(f"http://{server.host}/a/small.whl", requests.Session())
+        measure_records._measure(f"http://{server.host}/a/small.whl", requests.Session(), {})
 
     problem = error.value.problems[0]
     assert problem.where == "small.whl"
