@@ -175,7 +175,7 @@ LABEL dev.truetag.archs="sm_90" \
       dev.truetag.base="debian:bookworm-slim" \
       dev.truetag.base-origin="tag" \
       dev.truetag.image="cu126-torch27-sm90" \
-      dev.truetag.matrix-revision="1f086c47b230" \
+      dev.truetag.matrix-revision="a58561ee8ed4" \
       dev.truetag.min-driver="525.60.13" \
       dev.truetag.pins="{\"accelerate\":\"1.12.0\",\"bitsandbytes\":\"0.49.1\",\"datasets\":\"4.5.0\",\"einops\":\"0.8.2\",\"flash-attn\":\"2.8.3\",\"liger-kernel\":\"0.6.4\",\"nvidia-ml-py\":\"12.560.30\",\"peft\":\"0.18.1\",\"pip\":\"26.3\",\"safetensors\":\"0.7.0\",\"torch\":\"2.7.1\",\"torchao\":\"0.11.0\",\"transformers\":\"4.57.6\",\"triton\":\"3.3.1\",\"xformers\":\"0.0.31.post1\"}" \
       dev.truetag.pruned="sm_90" \
@@ -187,7 +187,7 @@ LABEL dev.truetag.archs="sm_90" \
       org.opencontainers.image.base.name="debian:bookworm-slim" \
       org.opencontainers.image.description="CUDA training image: torch 2.7.1, CUDA 12.6 wheel, toolkit 12.6" \
       org.opencontainers.image.title="cu126-torch27-sm90" \
-      org.opencontainers.image.version="1f086c47b230"
+      org.opencontainers.image.version="a58561ee8ed4"
 USER 1001
 WORKDIR /workspace
 CMD ["bash"]

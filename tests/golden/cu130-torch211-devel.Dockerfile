@@ -169,7 +169,7 @@ LABEL dev.truetag.archs="sm_75 sm_80 sm_86 sm_90 sm_100 sm_120" \
       dev.truetag.base="debian:bookworm-slim" \
       dev.truetag.base-origin="tag" \
       dev.truetag.image="cu130-torch211-devel" \
-      dev.truetag.matrix-revision="1f086c47b230" \
+      dev.truetag.matrix-revision="a58561ee8ed4" \
       dev.truetag.min-driver="580" \
       dev.truetag.pins="{\"accelerate\":\"1.15.0\",\"bitsandbytes\":\"0.50.2\",\"datasets\":\"5.2.0\",\"einops\":\"0.8.2\",\"flash-attn\":\"2.8.3.post2\",\"flash-attn-4\":\"4.0.0b36\",\"liger-kernel\":\"0.8.5\",\"nvidia-cutlass-dsl-libs-cu13\":\"4.8.1\",\"nvidia-ml-py\":\"13.615.71\",\"peft\":\"0.21.2\",\"pip\":\"26.3\",\"safetensors\":\"0.8.0\",\"torch\":\"2.11.0\",\"torchao\":\"0.18.0\",\"transformers\":\"5.17.0\",\"triton\":\"3.6.0\"}" \
       dev.truetag.python="3.11" \
@@ -180,7 +180,7 @@ LABEL dev.truetag.archs="sm_75 sm_80 sm_86 sm_90 sm_100 sm_120" \
       org.opencontainers.image.base.name="debian:bookworm-slim" \
       org.opencontainers.image.description="CUDA training image: torch 2.11.0, CUDA 13.0 wheel, toolkit 13.0" \
       org.opencontainers.image.title="cu130-torch211-devel" \
-      org.opencontainers.image.version="1f086c47b230"
+      org.opencontainers.image.version="a58561ee8ed4"
 USER 1001
 WORKDIR /workspace
 CMD ["bash"]
