@@ -437,9 +437,10 @@ def _ask_for(
             f"lacks {package}, or hides it without a login: it sends requests for {package} on to "
             f"{urlsplit(answer.url).hostname}, where another package may have this name"
         )
+        user_variable, password_variable = login_variables(index.name)
         then = (
-            f"upload {package} to {index.name}, or set a login if that index asks for one; then "
-            f"`{again}`"
+            f"upload {package} to {index.name}; or, if that index asks for a login, set "
+            f"{user_variable} and {password_variable}; then `{again}`"
         )
         return Problem(where=str(index), cause=cause, then=then)
     return None

@@ -212,6 +212,9 @@ def find_platform(source: Registry, index: Manifest, platform: str) -> str:
         then = f"name a platform that it has ({platforms}), or publish the image for {platform}"
         raise failed(where, cause, then)
     images = [f"{source.repository}@{digest} ({name})" for name, digest in digests.items()]
+    if not images:
+        cause = "this is an index of images for several platforms, and it lists no image"
+        raise wrong(where, cause, "give the reference of an image, or publish this one again")
     cause = "this is an index of images for several platforms, and one image is needed"
     raise wrong(where, cause, f"name one of its images: {', '.join(images)}")
 

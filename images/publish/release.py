@@ -563,9 +563,9 @@ def explain_unsigned(target: Registry, change: TagChange, key: str) -> str:
     digest = change.after.digest
     last = attachments.find_last_signature(target, key, change.tag)
     if last is None:
-        return f"the key did not sign {digest[:19]} for it"
+        return f"the key did not sign {digest[:19]} for this tag"
     if last.digest != digest:
-        return f"the key signed {last.digest[:19]} for it last"
+        return f"the key signed another image, {last.digest[:19]}, for this tag last"
     return ""
 
 
@@ -578,7 +578,7 @@ def advise_to_promote_index(staging: Repository, index: str, target: Repository)
 def advise_to_sign(staging: Repository) -> str:
     """Return the advice to sign an image's tags, where it was published first."""
     sign = command("publish", "NAME", "--image", "REF", "--to", str(staging), "--key", "cosign.key")
-    return f"`{sign}` signs it there"
+    return f"if the image is yours, sign the tag in the repository that it comes from: `{sign}`"
 
 
 def copy_image(source: Registry, target: Registry, manifest: Manifest, key: str = "") -> None:

@@ -189,7 +189,9 @@ def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
     # `mode` is that of the folder, or the reason why it can't be looked at.
     if not mount["mounted"]:
         return unproven(
-            f"no volume is mounted on {folder} (mode or error: {mount['mode']})", RUN_AS_ASKED
+            f"the container was started with a volume on {folder}, and no volume is mounted there "
+            f"(the folder's mode, or why it can't be read: {mount['mode']})",
+            RUN_AS_ASKED,
         )
     if not expect["writable"]:
         return judge_advice(folder, evidence)

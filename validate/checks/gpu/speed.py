@@ -340,7 +340,7 @@ def describe_gpu_mismatch(bound_gpu: str, device: DeviceFacts) -> str:
     measured_gpu = str(device.get("name", ""))
     if bound_gpu in ("", measured_gpu):
         return ""
-    return f"this was measured on {measured_gpu}, and the bound is for {bound_gpu}"
+    return f"this was measured on {measured_gpu}, and the bound is for a whole {bound_gpu}"
 
 
 def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding:
@@ -352,7 +352,11 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     """
     mismatch = describe_gpu_mismatch(expect["gpu"], evidence["device"])
     if mismatch:
-        return unproven(mismatch, MEASURE_AGAIN)
+        return unproven(
+            mismatch,
+            "nothing needs to be done; to judge the speed, validate on a machine whose containers "
+            f"get a whole {expect['gpu']}",
+        )
 
     # Bounds are shares of the GPU's peak. A figure without a peak has 1 in its place.
     share = evidence["figure"] / expect["peak"]
