@@ -24,7 +24,7 @@ from validate.harness.timing import Conditions, Timed, Watch
 from validate.judging import Finding, failed, is_finite, joined, passed, suspects, unproven
 from validate.kernels import runner
 from validate.kernels._evidence import DeviceFacts
-from validate.next_steps import FREE_THE_GPU, MEASURE_AGAIN, pin
+from validate.next_steps import FREE_THE_GPU, pin
 
 SETTINGS = Settings(runs_alone=True, time_limit=600)
 
