@@ -8,10 +8,12 @@ is never green. What only GPUs can show is replayed from results/
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from docker.errors import NotFound
 
 from images.config.paths import CHECKOUT
 from images.context import render
@@ -298,11 +300,13 @@ def test_if_a_nodes_container_is_killed_nothing_is_left_running(
         """Kill the container that has joined another's network, once it runs."""
         while True:
             for container_id in containers_of_this_run(engine):
-                details = engine.sdk.inspect_container(container_id)
-                is_second = details["HostConfig"]["NetworkMode"].startswith("container:")
-                if is_second and details["State"]["Running"]:
-                    engine.sdk.kill(container_id)
-                    return
+                # A container of another claim may have gone since it was listed.
+                with suppress(NotFound):
+                    details = engine.sdk.inspect_container(container_id)
+                    is_second = details["HostConfig"]["NetworkMode"].startswith("container:")
+                    if is_second and details["State"]["Running"]:
+                        engine.sdk.kill(container_id)
+                        return
             time.sleep(0.2)
 
     killer = threading.Thread(target=kill_second_node, daemon=True)
