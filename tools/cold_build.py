@@ -291,10 +291,13 @@ def measure_in_turns(sides: Mapping[str, Callable[[], float]], repeat: int) -> l
 
 
 def busy_percent() -> int:
-    """Return how much of the processor time of one second was used, by this machine's programs."""
+    """Wait one second, and return the percentage of processor time that was not idle in it.
+
+    Over all cores of the machine. Raises OSError where there is no /proc/stat.
+    """
 
     def read() -> tuple[int, int]:
-        """Return the processor time since the start of the machine: all of it, and the idle one."""
+        """Return the processor time since the start of the machine: all, and idle (with iowait)."""
         # user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
         numbers = [int(text) for text in Path("/proc/stat").read_text().split()[1:9]]
         return sum(numbers), numbers[3] + numbers[4]

@@ -217,21 +217,24 @@ def _tiers(comparison: Comparison) -> Section:
 
 
 def _claims(comparison: Comparison) -> Iterator[Section]:
-    """Yield sections of claims: with another verdict, with another reason, and of one run only."""
-    moved: list[ClaimChange] = []
-    single: list[ClaimChange] = []
+    """Yield sections of claims: of another verdict, of another reason, and that one run judged."""
+    changed: list[ClaimChange] = []
+    of_one_run: list[ClaimChange] = []
     for change in comparison.claims:
         if change.before is None or change.after is None:
-            single.append(change)
+            of_one_run.append(change)
         else:
-            moved.append(change)
+            changed.append(change)
 
-    if {*comparison.before.tiers} & {*comparison.after.tiers}:
-        yield _claims_section(comparison, moved, "Claims with another verdict")
+    # With a tier that both measured, it is news that no verdict has changed. Without one, no claim
+    # was compared.
+    common_tiers = comparison.before.tiers.keys() & comparison.after.tiers.keys()
+    if common_tiers:
+        yield _claims_section(comparison, changed, "Claims with another verdict")
     if comparison.reasons:
         yield _reasons_section(comparison)
-    if single:
-        yield _claims_section(comparison, single, "Claims that only one run judged")
+    if of_one_run:
+        yield _claims_section(comparison, of_one_run, "Claims that only one run judged")
 
 
 def _claims_section(comparison: Comparison, changes: Sequence[ClaimChange], title: str) -> Section:

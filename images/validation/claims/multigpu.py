@@ -23,8 +23,8 @@ MOST_RANKS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultigpuRow:
-    """A claim about several GPUs, before it is known which image and host it is for."""
+class RanksRow:
+    """A claim about ranks on several GPUs, before it is known which image and host it is for."""
 
     check: str
     subject: str
@@ -41,28 +41,28 @@ class MultigpuRow:
 
 
 ROWS = (
-    MultigpuRow(
+    RanksRow(
         check="collectives",
         subject="exact",
         probe="multigpu.collectives",
         statement="collectives of whole numbers are exact, on different data a rank",
         catches="an NCCL that adds up wrongly: every gradient is off, and no error is raised",
     ),
-    MultigpuRow(
+    RanksRow(
         check="collectives",
         subject="transport",
         probe="multigpu.collectives",
         statement="ranks of one host talk over the best way its GPUs have",
         catches="training over sockets although the GPUs have NVLink (planted: 15-nccl-conf)",
     ),
-    MultigpuRow(
+    RanksRow(
         check="ddp",
         subject="torchrun",
         probe="multigpu.ddp",
         statement="gradients of DDP are those of one process",
         catches="ranks that do not exchange gradients",
     ),
-    MultigpuRow(
+    RanksRow(
         check="ddp",
         subject="ray-train",
         probe="multigpu.ray_train",
@@ -70,14 +70,14 @@ ROWS = (
         catches="workers that each train alone",
         needs=("ray",),
     ),
-    MultigpuRow(
+    RanksRow(
         check="fsdp2",
         subject="float32",
         probe="multigpu.fsdp",
         statement="FSDP2 trains as one process does",
         catches="shards that are assembled wrongly",
     ),
-    MultigpuRow(
+    RanksRow(
         check="fsdp2",
         subject="bfloat16",
         probe="multigpu.fsdp",
@@ -87,7 +87,7 @@ ROWS = (
         ),
         catches="gradients that are added up in bfloat16",
     ),
-    MultigpuRow(
+    RanksRow(
         check="fsdp2",
         subject="4bit",
         probe="multigpu.fsdp",
@@ -101,7 +101,7 @@ ROWS = (
         # of the adapters.
         first_torch="2.8",
     ),
-    MultigpuRow(
+    RanksRow(
         check="fsdp2",
         subject="checkpoint",
         probe="multigpu.fsdp",
@@ -111,7 +111,7 @@ ROWS = (
         ),
         catches="a run that goes on from another state than it was saved in",
     ),
-    MultigpuRow(
+    RanksRow(
         check="fp8-fsdp2",
         subject="gradients",
         probe="multigpu.fp8",
@@ -123,21 +123,21 @@ ROWS = (
         first_torch="2.7",
         capability=(8, 9),
     ),
-    MultigpuRow(
+    RanksRow(
         check="shared-memory",
         subject="dev-shm",
         probe="multigpu.shared_memory",
         statement="data loader workers hand over batches through /dev/shm",
         catches="data loader workers that die of SIGBUS with Docker's 64 MiB",
     ),
-    MultigpuRow(
+    RanksRow(
         check="parallel",
         subject="tensor",
         probe="multigpu.parallel",
         statement="a step of tensor parallelism is one process's",
         catches="parts of a product that are not added up",
     ),
-    MultigpuRow(
+    RanksRow(
         check="parallel",
         subject="context",
         probe="multigpu.parallel",
@@ -148,7 +148,7 @@ ROWS = (
         first_torch="2.7",
         capability=(8, 0),
     ),
-    MultigpuRow(
+    RanksRow(
         check="parallel",
         subject="hsdp",
         probe="multigpu.parallel",
@@ -198,7 +198,7 @@ def ranks_of(inventory: Inventory | None) -> int | None:
     return 1 << (most.bit_length() - 1)
 
 
-def reason_not_applicable(row: MultigpuRow, context: ClaimContext) -> str:
+def reason_not_applicable(row: RanksRow, context: ClaimContext) -> str:
     """Return why the image's torch or the host's GPUs cannot do what is claimed; empty if they can.
 
     Without a host only torch is considered.

@@ -8,11 +8,10 @@ or the engine.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from images.validation.claims.context import ClaimContext, claim
-from images.validation.claims.multigpu import MOST_RANKS
+from images.validation.claims.multigpu import MOST_RANKS, RanksRow
 from validate.claims import Claim
 from validate.nodes import NODES
 
@@ -20,36 +19,22 @@ if TYPE_CHECKING:
     from images.hardware.inventory import Inventory
 
 
-@dataclass(frozen=True, kw_only=True)
-class MultinodeRow:
-    """A claim about two nodes, before it is known which image and host it is for."""
-
-    check: str
-    subject: str
-    probe: str
-    statement: str
-    catches: str
-    """What goes wrong for a user where the claim does not hold."""
-    needs: tuple[str, ...] = ()
-    """Packages that the image must pin. Without one of them there is no claim."""
-
-
 ROWS = (
-    MultinodeRow(
+    RanksRow(
         check="rendezvous",
         subject="torchrun",
         probe="multinode.rendezvous",
         statement="torchrun on two nodes forms one group, given the first node's address",
         catches="a job of two nodes that waits at its start until it is cancelled",
     ),
-    MultinodeRow(
+    RanksRow(
         check="rendezvous",
         subject="torchrun-c10d",
         probe="multinode.rendezvous",
         statement="the same with torchrun's c10d rendezvous, where no node has a number",
         catches="nodes that find no common address in an elastic job",
     ),
-    MultinodeRow(
+    RanksRow(
         check="rendezvous",
         subject="accelerate",
         probe="multinode.rendezvous",
@@ -57,7 +42,7 @@ ROWS = (
         catches="options of accelerate that its torch does not know",
         needs=("accelerate",),
     ),
-    MultinodeRow(
+    RanksRow(
         check="rendezvous",
         subject="deepspeed",
         probe="multinode.rendezvous",
@@ -65,49 +50,49 @@ ROWS = (
         catches="a launcher that asks for ssh, which the image lacks",
         needs=("deepspeed",),
     ),
-    MultinodeRow(
+    RanksRow(
         check="two-nodes",
         subject="collectives",
         probe="multinode.collectives",
         statement="collectives of whole numbers are exact between two nodes",
         catches="an NCCL that adds up wrongly over the network",
     ),
-    MultinodeRow(
+    RanksRow(
         check="two-nodes",
         subject="transport",
         probe="multinode.collectives",
         statement="NCCL takes the network between two nodes, by its own log",
         catches="a test of two nodes that measures shared memory",
     ),
-    MultinodeRow(
+    RanksRow(
         check="two-nodes",
         subject="ddp",
         probe="multinode.training",
         statement="gradients of DDP on two nodes are those of one process",
         catches="nodes that each train alone",
     ),
-    MultinodeRow(
+    RanksRow(
         check="two-nodes",
         subject="fsdp2",
         probe="multinode.training",
         statement="FSDP2 over two nodes trains as one process does",
         catches="shards of two nodes that are assembled wrongly",
     ),
-    MultinodeRow(
+    RanksRow(
         check="two-nodes",
         subject="hsdp",
         probe="multinode.training",
         statement="FSDP2 that shards within a node and replicates between nodes does the same",
         catches="nodes that do not exchange gradients",
     ),
-    MultinodeRow(
+    RanksRow(
         check="two-nodes",
         subject="checkpoint",
         probe="multinode.checkpoint",
         statement="one process reads a sharded checkpoint of two nodes bit by bit, and goes on",
         catches="a checkpoint that only a job of the same size can read",
     ),
-    MultinodeRow(
+    RanksRow(
         check="two-nodes",
         subject="death",
         probe="multinode.death",

@@ -332,15 +332,19 @@ MEASURES_WITHOUT_PEAK: Mapping[str, Callable[[Any, str], Measured]] = {
 """Subject -> the function that measures it, if no datasheet's peak is needed to judge it."""
 
 
-def describe_gpu_mismatch(bound_gpu: str, device: DeviceFacts) -> str:
-    """Return why a bound says nothing about figures: they were measured on another GPU model.
+def judge_gpu(bound_gpu: str, device: DeviceFacts) -> Finding | None:
+    """Return UNPROVEN if figures were measured on another GPU model than their bound is for.
 
-    Empty if it does. An empty `bound_gpu` holds for every model.
+    None if the bound can judge them. An empty `bound_gpu` holds for every model.
     """
     measured_gpu = str(device.get("name", ""))
     if bound_gpu in ("", measured_gpu):
-        return ""
-    return f"this was measured on {measured_gpu}, and the bound is for a whole {bound_gpu}"
+        return None
+    return unproven(
+        f"this was measured on {measured_gpu}, and the bound is for a whole {bound_gpu}",
+        "nothing needs to be done; to have this judged, validate on a machine whose containers "
+        f"get a whole {bound_gpu}",
+    )
 
 
 def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding:
@@ -350,13 +354,9 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     measurement, such as other work on the GPU. A figure far above the GPU's peak is a FAIL: no GPU
     can be so fast. UNPROVEN on another GPU model than the bound is for.
     """
-    mismatch = describe_gpu_mismatch(expect["gpu"], evidence["device"])
-    if mismatch:
-        return unproven(
-            mismatch,
-            "nothing needs to be done; to judge the speed, validate on a machine whose containers "
-            f"get a whole {expect['gpu']}",
-        )
+    other_gpu = judge_gpu(expect["gpu"], evidence["device"])
+    if other_gpu:
+        return other_gpu
 
     # Bounds are shares of the GPU's peak. A figure without a peak has 1 in its place.
     share = evidence["figure"] / expect["peak"]

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypedDict, cast
 
 from validate.checks import Settings
-from validate.checks.gpu.speed import describe_gpu_mismatch
+from validate.checks.gpu.speed import judge_gpu
 from validate.claims import Claim
 from validate.harness import seeding, timing
 from validate.harness.forked import attempt
@@ -361,13 +361,9 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     step takes too long, but something disturbed the measurement; times vary too much to be
     compared; or nothing is wrong, but no run is recorded to compare with.
     """
-    mismatch = describe_gpu_mismatch(expect["gpu"], evidence["device"])
-    if mismatch:
-        return unproven(
-            mismatch,
-            "nothing needs to be done; to judge the steps, validate on a machine whose containers "
-            f"get a whole {expect['gpu']}",
-        )
+    other_gpu = judge_gpu(expect["gpu"], evidence["device"])
+    if other_gpu:
+        return other_gpu
 
     trained = evidence["trained"]
     times = [trained["time"]]

@@ -115,9 +115,10 @@ LAUNCHERS = {
 
 
 def rank(worker: Worker, _claim: Claim) -> ComputingRank:
-    """Add up the numbers of all ranks, and say whether their sum is right.
+    """Add up the numbers of all ranks, and return whether their sum is right.
 
-    The control is the sum over one node's ranks, which must be another.
+    The control is whether the sum over the first node's ranks would be the same: it must not. (If
+    each node had formed a group of its own, there would be no evidence of half of the ranks.)
     """
     total = worker.torch.tensor(worker.rank + 1, device=worker.device)
     worker.distributed.all_reduce(total)
