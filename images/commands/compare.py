@@ -20,7 +20,7 @@ from images.config import paths
 from images.config.matrix import Sources
 from images.config.selectors import image_name
 from images.errors import Problem, UserError, command, wrong
-from images.locking import layer_record
+from images.locking import layer_record, lock_file
 from images.planning import plan
 from images.site import records
 from images.site.records import RunLine
@@ -170,11 +170,8 @@ def _find_newest(name: str, runs: Sequence[RunLine], label: str, sources: Source
         cause = "no run of this image is recorded, and none was validated here"
         if skipped:
             cause = f"no run of this image is recorded; {skipped}"
-        then = (
-            f"`{command('build', name)}` builds and validates it; of an image that the engine has, "
-            "give the reference with its tag"
-        )
-        raise wrong(name, cause, then)
+        then = f"{_way_to_build(name, sources)}; of an image that the engine has, give the "
+        raise wrong(name, cause, f"{then}reference with its tag")
 
     newest = max(candidates, key=lambda record: record.date or beginning)
     others = [record.source for record in candidates if record is not newest]
@@ -184,6 +181,19 @@ def _find_newest(name: str, runs: Sequence[RunLine], label: str, sources: Source
             f"{listed(others, limit=_MOST_RUNS)}"
         )
     return newest
+
+
+def _way_to_build(name: str, sources: Sources) -> str:
+    """Return what to do about an image without a run: build it, or lock it first, or not at all."""
+    build = command("build", name)
+    for planned in plan.plan(sources):
+        if planned.name != name:
+            continue
+        if planned.image is None:
+            return f"`{command('plan', name)}` says why it can't be built, and names the nearest"
+        if not lock_file.is_present(planned.image, sources.workspace.locks):
+            return f"`{command('lock', name)}`, then `{build}` builds and validates it"
+    return f"`{build}` builds and validates it"
 
 
 def _read_own_run(
@@ -250,7 +260,7 @@ def _read_folder(path: Path, label: str, sources: Sources) -> ImageRecord:
     `path` is an evidence.json, or its folder. Raises UserError if it is none, or of an audit, or if
     its measurements can't be read.
     """
-    file = _find_evidence(path)
+    file = _find_evidence(path, sources.workspace.results)
     evidence = read_evidence(file)
     if evidence.image.startswith("audit of "):
         raise wrong(str(path), "an audit is no validation of an image of a matrix", _WAY_TO_A_RUN)
@@ -284,15 +294,20 @@ def _read_folder(path: Path, label: str, sources: Sources) -> ImageRecord:
     return replace(record, name=name)
 
 
-def _find_evidence(path: Path) -> Path:
+def _find_evidence(path: Path, results: Path) -> Path:
     """Return the evidence.json that a path names, or that lies in the folder that it names.
 
-    Raises UserError if there is none, or if the path is that of a recorded run's evidence.
+    `results`: the folder of recorded runs. Raises UserError if there is none, or if it is
+    compressed, as the kept evidence of recorded runs is.
     """
     file = path / _EVIDENCE if path.is_dir() else path
     if not file.is_file():
         raise wrong(str(path), f"there is no {_EVIDENCE} in this folder", _WAY_TO_A_RUN)
     if file.name.endswith(".json.xz"):
+        is_kept = file.resolve().is_relative_to(results.resolve())
+        if not is_kept:
+            then = f"decompress it first: `xz --decompress --keep {path}`"
+            raise wrong(str(path), "this is compressed", then)
         run_id = f"{file.parent.name}/{file.name.removesuffix('.json.xz')}"
         cause = "this is the kept evidence of a recorded run"
         raise wrong(str(path), cause, f"name the run: {run_id}")

@@ -303,6 +303,25 @@ def test_an_image_without_a_run_gets_the_command_that_makes_one(matrix_file: Pat
     assert "build -- cu130-torch213`" in message
 
 
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("cu118-torch25", "`nox -s plan -- cu118-torch25` says why it can't be built"),
+        ("cu121-torch25", "`nox -s lock -- cu121-torch25`, then `nox -s build -- cu121-torch25`"),
+    ],
+    ids=["refused", "without a lock"],
+)
+def test_an_image_that_cannot_be_built_yet_gets_another_command(name: str, step: str) -> None:
+    assert step in refused(name, TORCH_214)
+
+
+def test_a_compressed_file_that_is_no_recorded_run_is_to_be_decompressed(tmp_path: Path) -> None:
+    file = tmp_path / "h100.json.xz"
+    file.touch()
+
+    assert f"`xz --decompress --keep {file}`" in refused(str(file), TORCH_214)
+
+
 @pytest.mark.parametrize("again", [TORCH_214, "cu130-torch214"])
 def test_the_same_run_twice_is_refused(again: str, matrix_file: Path) -> None:
     add_runs(matrix_file, recorded.lines()[TORCH_214])
