@@ -80,6 +80,9 @@ class ContainerPlan:
     gpus: Attachment = NO_GPU
     has_ranks: bool = False
     """Whether probes start a process for each GPU."""
+    runs_alone: bool = False
+    """Whether no other container may run meanwhile, because times are measured, or because each GPU
+    has a rank."""
     nodes: Sequence[Mapping[str, str]] = ()
     """The environment variables of each node. If there are any, the suite runs in as many
     containers at once, which have the same network and volumes. Empty: in one container."""
@@ -148,28 +151,32 @@ def plan_containers(
     # Only these containers get GPUs. With a GPU come the driver's libraries and LD_LIBRARY_PATH,
     # which the tests in other containers would take for a part of the image.
     if gpus.attached:
+        gpu = claims.in_tiers([Tier.GPU])
+        of_times = gpu.where(lambda claim: checks.settings(claim.probe).runs_alone)
         with_gpus = ContainerPlan(
             name="gpu",
-            claims=claims.in_tiers([Tier.GPU]),
+            claims=gpu.not_measured_by({claim.probe for claim in of_times.claims}),
             writable=writable,
             mounts=mounts,
             gpus=gpus,
         )
+        alone = replace(with_gpus, runs_alone=True)
         several_gpus = claims.in_tiers([Tier.MULTIGPU])
         # Without an inventory it is not known which GPUs are which node's.
         claims_of_nodes = claims.in_tiers([Tier.MULTINODE] if gpus.inventory else [])
-        on_nodes = ContainerPlan(
+        on_nodes = replace(
+            alone,
             name="multinode",
             claims=claims_of_nodes,
-            writable=writable,
             mounts={**mounts, SHARED_FOLDER: "volume"},
-            gpus=gpus,
             has_ranks=True,
             nodes=node_environments(gpus.inventory),
         )
-        plans += [
+        plans = [
             with_gpus,
-            replace(with_gpus, name="multigpu", claims=several_gpus, has_ranks=True),
+            *plans,
+            replace(alone, name="gpu-times", claims=of_times),
+            replace(alone, name="multigpu", claims=several_gpus, has_ranks=True),
             on_nodes,
         ]
     return [plan for plan in plans if plan.claims.claims]

@@ -41,6 +41,12 @@ _MEMORY_ON_SMALL = 8 * 1024**3
 _CORES_ON_LARGE = 4
 """Cores that a larger machine needs for each container. There, each needs all of its MEMORY,
 too."""
+_CORES_BESIDE_GPU = 12
+"""Cores from which on checks of a GPU run beside those of the CPU. Up to six of them run at once,
+and each needs a core."""
+_MEMORY_BESIDE_GPU = 24 * 1024**3
+"""Bytes of memory from which on they do: 3 GiB for each of these six, and as much for the others.
+"""
 
 
 def validate(
@@ -311,11 +317,11 @@ def run_containers(
             stopped.set()
             raise
 
-    # Containers without GPUs run side by side.
-    with ThreadPoolExecutor(max_workers=containers_at_once(engine.facts)) as pool:
+    side_by_side, one_by_one = split_plans(engine.facts, plans)
+    with ThreadPoolExecutor(max_workers=containers_at_once(engine.facts, side_by_side)) as pool:
         # An interrupt may come while a container runs already and others are still submitted.
         try:
-            containers = [pool.submit(measure, plan) for plan in plans if not plan.gpus.attached]
+            containers = [pool.submit(measure, plan) for plan in side_by_side]
             wait(containers)
         except BaseException:
             stopped.set()
@@ -325,20 +331,38 @@ def run_containers(
         # This raises the error of the container's thread, if there was one.
         container.result()
 
-    # Containers with GPUs run one after another, because each uses all GPUs.
+    for plan in one_by_one:
+        measure(plan)
+
+
+def split_plans(
+    machine: EngineFacts, plans: Sequence[ContainerPlan]
+) -> tuple[list[ContainerPlan], list[ContainerPlan]]:
+    """Return the containers that may run side by side on a machine, and those that run after them.
+
+    Containers that run alone are among the latter; on a small machine, so is each one with GPUs.
+    """
+    is_large = machine.cpus >= _CORES_BESIDE_GPU and machine.memory >= _MEMORY_BESIDE_GPU
+    side_by_side = []
+    one_by_one = []
     for plan in plans:
-        if plan.gpus.attached:
-            measure(plan)
+        if plan.runs_alone or (plan.gpus.attached and not is_large):
+            one_by_one.append(plan)
+        else:
+            side_by_side.append(plan)
+    return side_by_side, one_by_one
 
 
-def containers_at_once(machine: EngineFacts) -> int:
-    """Return how many containers may run side by side on a machine: at least one.
+def containers_at_once(machine: EngineFacts, plans: Sequence[ContainerPlan]) -> int:
+    """Return how many of these containers may run side by side on a machine: at least one.
 
-    There are two limits, for small and for large machines. The one that allows more counts.
+    There are two limits, for small and for large machines. The one that allows more counts. A
+    container with GPUs runs besides, because its checks wait for the GPU most of the time.
     """
     small_machine = min(_AT_ONCE_ON_SMALL, machine.memory // _MEMORY_ON_SMALL)
     large_machine = min(machine.cpus // _CORES_ON_LARGE, machine.memory // MEMORY)
-    return max(1, small_machine, large_machine)
+    with_gpus = sum(plan.gpus.attached for plan in plans)
+    return max(1, small_machine, large_machine) + with_gpus
 
 
 def unsupported_claims(facts: EngineFacts, image: ImageInfo, claims: ClaimSet) -> dict[str, str]:

@@ -31,7 +31,7 @@ from validate.judging import (
 from validate.kernels.silent import find_function, leave_end_unwritten, measure_error
 from validate.next_steps import FREE_THE_GPU, pin
 
-SETTINGS = Settings(begins_with_torch=True)
+SETTINGS = Settings(begins_with_torch=True, starts_first=True)
 
 
 class _Expect(TypedDict):

@@ -308,6 +308,42 @@ def test_files_are_read_first_then_static_and_cpu_containers_run_side_by_side() 
     assert measured >= {*first_probes, "static.hygiene", "cpu.arbitrary_uid"}
 
 
+@pytest.mark.parametrize(
+    ("cpus", "gib", "are_side_by_side"),
+    [
+        pytest.param(16, 31, True, id="large machine"),
+        pytest.param(8, 31, False, id="few cores"),
+        pytest.param(16, 16, False, id="little memory"),
+    ],
+)
+def test_gpu_checks_run_beside_the_cpus_on_a_large_machine_only(
+    cpus: int, gib: int, are_side_by_side: bool
+) -> None:
+    machine = SimpleNamespace(cpus=cpus, memory=gib << 30)
+    plans = containers.plan_containers("", ALL_CLAIMS, attached(gpu_with()))
+
+    side_by_side, one_by_one = validation_run.split_plans(machine, plans)  # type: ignore[arg-type]
+
+    names = [plan.name for plan in side_by_side]
+    assert ("gpu" in names) == are_side_by_side
+    assert {"cpu", "static", "any-user"} <= set(names)
+    later = [plan.name for plan in one_by_one]
+    assert later == [
+        *([] if are_side_by_side else ["gpu"]),
+        "gpu-times",
+        "multigpu",
+        "multinode",
+    ]
+
+
+def test_checks_that_measure_times_have_a_container_after_all_others() -> None:
+    plans = containers.plan_containers("", ALL_CLAIMS, attached(gpu_with()))
+
+    probes = {plan.name: {claim.probe for claim in plan.claims.claims} for plan in plans}
+    assert {"gpu.speed", "gpu.step"} <= probes["gpu-times"]
+    assert not probes["gpu-times"] & probes["gpu"]
+
+
 def test_after_an_error_no_further_container_begins() -> None:
     first_probes: list[str] = []
     both_have_begun = threading.Barrier(2, timeout=SECONDS)
@@ -376,7 +412,7 @@ def test_only_containers_of_the_gpu_tiers_get_gpus() -> None:
     plans = containers.plan_containers("", ALL_CLAIMS, attached(gpu_with()))
     plans_without_gpus = containers.plan_containers("", ALL_CLAIMS, NO_GPU)
 
-    assert {plan.name for plan in plans if plan.gpus.attached} == set(GPU_TIERS)
+    assert {plan.name for plan in plans if plan.gpus.attached} == {*GPU_TIERS, "gpu-times"}
     assert not any(plan.gpus.attached for plan in plans_without_gpus)
 
 
