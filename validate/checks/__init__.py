@@ -48,7 +48,11 @@ SHARED_FILES: Mapping[str, str] = {
     "gpu.bitsandbytes": _KERNELS,
     "gpu.compile": _KERNELS,
     "gpu.flash_attn": _KERNELS,
+    # In evidence from before 2026-11-30, this probe has what the three below measure now.
     "gpu.flash_attn_4": _KERNELS,
+    "gpu.flash_attn_4_dense": _KERNELS,
+    "gpu.flash_attn_4_features": _KERNELS,
+    "gpu.flash_attn_4_varlen": _KERNELS,
     "gpu.fp8": _KERNELS,
     "gpu.liger": _KERNELS,
     "gpu.numerics": _KERNELS,

@@ -1,7 +1,7 @@
 """What the files of flash-attn-4 share.
 
 flash-attn-4 compiles its kernels for the GPU when they are first called: from cold caches that
-takes a second or two for each shape.
+takes a second or two for each shape. So each file has a probe of its own: they compile at once.
 """
 
 import importlib
@@ -37,7 +37,6 @@ def on_majors(*majors: int, reason: str) -> GpuObstacle:
 of_flash_attn_4 = partial(
     Kernel,
     check="attention",
-    probe="gpu.flash_attn_4",
     package="flash-attn-4",
     expected_kernels={"forward": FLASH_ATTN_4_FORWARD, "backward": FLASH_ATTN_4_BACKWARD},
     other_kernels={

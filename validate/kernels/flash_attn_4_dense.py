@@ -7,6 +7,7 @@ from validate.kernels._flash4 import flash_attention_4, of_flash_attn_4
 
 _dense = partial(case, run=flash_attention_4, bottom_right=True)
 KERNEL = of_flash_attn_4(
+    probe="gpu.flash_attn_4_dense",
     statement=(
         "flash-attn-4 for head dimensions 64, 96, 128, causal with unequal lengths, "
         "grouped heads, backward"

@@ -98,6 +98,7 @@ def _observe(rng: SeededRandom) -> Observed:
 
 
 KERNEL = of_flash_attn_4(
+    probe="gpu.flash_attn_4_features",
     statement="flash-attn-4 with soft cap, window, head dimension 256, and deterministic gradients",
     cases={
         "soft cap": partial(_case, _cap, {"softcap": _CAP}),

@@ -26,6 +26,7 @@ def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, caus
 
 
 KERNEL = of_flash_attn_4(
+    probe="gpu.flash_attn_4_varlen",
     statement=(
         "flash-attn-4 over packed sequences sees no token of another one, forward and backward"
     ),
