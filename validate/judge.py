@@ -115,6 +115,26 @@ def judge(
     )
 
 
+def judge_record(claims: Sequence[Claim], record: Record) -> list[ClaimVerdict]:
+    """Judge the claims that a probe has measured, as soon as its record is there.
+
+    record: what the probe measured, and how it ended.
+
+    These verdicts are not the last ones: what is known of the machine may still change them. Claims
+    of the probe that it measures elsewhere, in another container, are left out.
+    """
+    evidence = Evidence(image="", digest="", records=(record,), host={})
+    verdicts = []
+    for claim in claims:
+        if claim.probe != record.probe:
+            continue
+        # A probe that ended early may have measured nothing for a claim, which is a failure.
+        ended_early = record.outcome is not Outcome.COMPLETED
+        if ended_early or record.measurement_of(claim.subject):
+            verdicts.append(_judge_claim(claim, evidence, checks.judge_of(claim)))
+    return verdicts
+
+
 def explain(verdict: Verdict) -> Verdict:
     """Return the verdict with hints added to each claim that failed or is UNPROVEN."""
     explained = []

@@ -35,7 +35,8 @@ from validate.derived import (
     parse_declaration,
 )
 from validate.evidence import Evidence, Record
-from validate.judge import Verdict, explain, judge
+from validate.judge import Verdict, explain, judge, judge_record
+from validate.judging import Status
 
 ANYWHERE = (Tier.STATIC, Tier.CPU)
 """The tiers that every machine can judge: no image is named without them."""
@@ -311,7 +312,8 @@ def measure_and_judge(
     earlier: the evidence of an earlier run. If its inputs are those of this run, nothing is
         measured: this evidence is judged again, and returned.
     compare: adds what other images measured of the GPU claims that failed.
-    say: called with the reason if `earlier` does not stand for this run.
+    say: called with the reason if `earlier` does not stand for this run, and with each required
+        claim that failed, as soon as it was measured.
     on_record: called with what each check measured.
 
     An image that fails raises nothing. Raises UserError if it could not be tested.
@@ -331,8 +333,15 @@ def measure_and_judge(
             return earlier, explain(judge(earlier.claim_set, earlier))
         say(f"measured again: {reason}")
 
+    def tell(record: Record) -> None:
+        """Pass on what a check measured, and tell at once which required claims failed by it."""
+        on_record(record)
+        for judged in judge_record([*claims.claims, *claims.admission], record):
+            if judged.status is Status.FAIL and judged.claim.required:
+                say(f"failed so far: {judged.claim.key}: {judged.reason}")
+
     evidence = validation_run.validate(
-        engine, reference, claims, tiers, gpus, run_anyway=run_anyway, on_record=on_record
+        engine, reference, claims, tiers, gpus, run_anyway=run_anyway, on_record=tell
     )
     # The name of the image is that of the matrix, and says nothing of another base. So the evidence
     # must say it.

@@ -2,8 +2,8 @@
 
 If files of an image are damaged, nothing of it is started: what its programs answer would be worth
 nothing. The claims that decide this (ADMISSION of validate/claims.py) are judged by evidence about
-files only. Apart from images/building/other_images.py, nothing else is judged before all is
-measured.
+files only. Apart from images/building/other_images.py, nothing else depends on a verdict before all
+is measured.
 """
 
 from collections.abc import Mapping

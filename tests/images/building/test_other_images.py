@@ -151,6 +151,32 @@ def test_measuring_judges_again_with_what_the_other_image_did(
     assert judge(evidence.claim_set, evidence).claims[0].reason == judged.reason
 
 
+def test_a_required_claim_that_failed_is_told_as_soon_as_it_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claims = ClaimSet(image="a", claims=(gpu_claim(), gpu_claim("triton/jit", required=False)))
+    monkeypatch.setattr(validating.earlier_run, "describe_inputs", lambda *_a, **_o: {})
+    said: list[str] = []
+
+    def on_record(record: Record) -> None:
+        said.append(record.probe)
+
+    validating.measure_and_judge(
+        EngineWithImages(),  # type: ignore[arg-type]
+        "a:1",
+        claims,
+        (Tier.GPU,),
+        GPUS,
+        say=said.append,
+        on_record=on_record,
+    )
+
+    failed = next(text for text in said if text.startswith("failed so far"))
+    assert failed.startswith("failed so far: numerics/gemm-fp32: ")
+    assert said.index(failed) == said.index("gpu.numerics") + 1
+    assert "triton/jit" not in "".join(said)
+
+
 def test_another_image_runs_what_the_newest_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     newest = replace(PASSED, run="cu130-torch211/h200", claims=frozenset({"numerics/gemm-fp32"}))
 

@@ -6,7 +6,7 @@ import pytest
 
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record, strict_json
-from validate.judge import ClaimVerdict, Verdict, judge
+from validate.judge import ClaimVerdict, Verdict, judge, judge_record
 from validate.judging import Status, failed, not_applicable, passed, unproven
 
 JUDGES = {
@@ -187,6 +187,26 @@ def test_a_record_with_another_seed_than_the_run_fails(
 
     assert judged.status is status
     assert status is Status.PASS or "from another run" in judged.reason
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failed_subjects"),
+    [
+        # `y` may be measured in another container.
+        pytest.param(Outcome.COMPLETED, ["x"], id="what it measured"),
+        pytest.param(Outcome.CRASHED, ["x", "y"], id="all if it crashed"),
+    ],
+)
+def test_a_record_alone_is_judged_for_the_claims_of_its_probe(
+    outcome: Outcome, failed_subjects: list[str]
+) -> None:
+    pins = replace(claim("pins"), probe="static.pins")
+    claims = [pins, replace(pins, subject="y"), replace(pins, probe="static.records")]
+
+    judged = judge_record(claims, replace(record(outcome, **RAISED), probe="static.pins"))
+
+    assert [verdict.claim.subject for verdict in judged] == failed_subjects
+    assert {verdict.status for verdict in judged} == {Status.FAIL}
 
 
 BROKEN_UTF_8 = "\udcff"
