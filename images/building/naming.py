@@ -82,6 +82,18 @@ def reason_not_measured(verdict: Verdict, evidence: Evidence) -> str:
     return ""
 
 
+def next_step(verdict: Verdict, report: str, again: str) -> str:
+    """Return what to do after an image did not get its name.
+
+    report: the file with the reasons.
+    again: what to give again then, such as a command.
+    """
+    if reason_failed(verdict):
+        return f"read the reasons in {report}, mend what they name, then {again}"
+    # Nothing is known to be wrong with the image: it was not measured here as it has to be.
+    return f"once that is different, {again}, without `--tier` ({report} says more)"
+
+
 def give_name(engine: Engine, handle: str, name: str) -> None:
     """Tag an image with its name, and remove its candidate tag.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from images.building import earlier_run
+from images.building import earlier_run, naming
 from images.building.build import Built, build_all
 from images.building.contexts import BuildOptions
 from images.commands import common
@@ -149,11 +149,7 @@ def _describe_named_image(result: Built, page: str, sources: Sources) -> list[st
 def _problem_without_name(result: Built, page: str) -> Problem:
     """Return the problem that a built image does not get its name; `page` is its report."""
     cause = f"{result.withheld}: the image gets no name and stays {result.tag}-candidate"
-    then = (
-        f"read the reasons in {page}, and mend what they name (`docker run --rm -it "
-        f"{result.tag}-candidate` looks inside the image); then build again: "
-        f"`{command('build', result.name)}`"
-    )
+    then = naming.next_step(result.verdict, page, f"build again: `{command('build', result.name)}`")
     return Problem(where=result.name, cause=cause, then=then)
 
 

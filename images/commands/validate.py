@@ -178,7 +178,7 @@ def validate(
     if measured.is_reused:
         common.tell(f"{earlier_run.describe_age(measured.evidence)}; {earlier_run.AGAIN}")
     if withheld:
-        raise _withheld_error(reference, named_image.local_name, withheld, folder)
+        raise _withheld_error(reference, named_image.local_name, withheld, measured.verdict, folder)
     failures = measured.verdict.claims_with(Status.FAIL)
     raise typer.Exit(1 if any(failure.claim.required for failure in failures) else 0)
 
@@ -195,14 +195,14 @@ def _show_changes(subject: str, changes: Changes, *, as_json: bool) -> None:
         common.tell(line)
 
 
-def _withheld_error(reference: str, name: str, reason: str, folder: Path) -> UserError:
+def _withheld_error(
+    reference: str, name: str, reason: str, verdict: Verdict, folder: Path
+) -> UserError:
     """Return the error that an image does not get its name (--tag); `folder` has its report."""
     cause = f"{reason}: the image does not get the name {name}"
-    then = (
-        f"read the reasons in {folder}/report.md, mend what they name, build the image again, and "
-        "give the command again (without --tag, an image is judged and not named)"
-    )
-    return failed(reference, cause, then)
+    again = "build the image and give the command again"
+    then = naming.next_step(verdict, f"{folder}/report.md", again)
+    return failed(reference, cause, f"{then}; without --tag, an image is judged and not named")
 
 
 def _why_withheld(measured: validating.Validated) -> str:

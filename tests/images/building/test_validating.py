@@ -96,6 +96,22 @@ def test_a_machine_that_does_not_run_the_images_programs_withholds_the_name() ->
     assert why_withheld(*BOTH_RECORDS, other_processor=reason) == reason
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        pytest.param(Status.FAIL, "mend what they name, then build again", id="a claim failed"),
+        pytest.param(Status.PASS, "build again, without `--tier`", id="it was not all measured"),
+    ],
+)
+def test_the_next_step_blames_the_image_only_if_a_claim_failed(status: Status, words: str) -> None:
+    image_claims = claims(STATIC_CLAIM)
+    evidence = Evidence(image=NAME, digest="sha256:1", records=(STATIC_RECORD,))
+    judges = {"pins": lambda *_: Finding(status, "it was looked at")}
+    verdict = judge(image_claims, evidence, judges=judges)
+
+    assert words in naming.next_step(verdict, "report.md", "build again")
+
+
 def test_a_claim_that_is_known_to_be_unproven_does_not_withhold_the_name() -> None:
     unproven = claim(
         "flash-attn",
