@@ -10,7 +10,7 @@ import shlex
 import signal
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module, metadata
@@ -31,6 +31,11 @@ _messages = Console(stderr=True, highlight=False)
 _STDERR = 2
 """The file descriptor of the standard error output."""
 _STOPPING = b"\nstopping: builds and containers are ended first\n"
+_LONGEST = 400
+"""Characters of a place and of a word that an error shows in full."""
+_SHOWN = 60
+"""Characters that it shows of a longer one."""
+_LONG_WORD = re.compile(rf"\S{{{_LONGEST + 1},}}")
 _INTERRUPTED = 130
 """Exit status after an interrupt: 128 + SIGINT, as shells have it."""
 _SETTINGS: Mapping[str, Any] = {
@@ -45,14 +50,17 @@ name in both."""
 
 
 class VerbCommand(TyperCommand):
-    """A verb that refuses a second value for an option that has one value.
+    """A verb that refuses an empty value, and a second one for an option that has one value.
 
-    Click takes the last one and drops the others: `choose --gpu V100 --gpu B200` answered for the
-    B200 alone.
+    Click takes an empty path for the current folder. Of two values, it takes the last one and drops
+    the other: `choose --gpu V100 --gpu B200` answered for the B200 alone.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Return the arguments that are left, as click does; raise UserError for a second value."""
+        """Return the arguments that are left, as click does; raise UserError for such values."""
+        if "" in args:
+            then = "leave it out, or write a value (a variable of the shell may be empty)"
+            raise wrong(shlex.join(args), "one of the values is empty", then)
         options = [param for param in self.params if isinstance(param, TyperOption)]
         repeated = _find_repeated_option(options, args)
         if repeated:
@@ -100,13 +108,18 @@ class LazyGroup(TyperGroup):
             return None
         module = import_module(f"images.commands.{cmd_name}")
         function = getattr(module, cmd_name)
-        app_of_verb = typer.Typer(**_SETTINGS)
-        app_of_verb.command(cmd_name, cls=VerbCommand, context_settings=_HELP)(function)
-        return typer.main.get_command(app_of_verb)
+        return typer.main.get_command(app_of(function, cmd_name))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
+
+
+def app_of(function: Callable[..., Any], name: str) -> typer.Typer:
+    """Return a function, whose parameters describe options and arguments, as a program."""
+    program = typer.Typer(**_SETTINGS)
+    program.command(name, cls=VerbCommand, context_settings=_HELP)(function)
+    return program
 
 
 app = typer.Typer(cls=LazyGroup, invoke_without_command=True, context_settings=_HELP, **_SETTINGS)
@@ -141,12 +154,18 @@ def _version_text() -> str:
 
 
 def main() -> NoReturn:
-    """Run the verb of the command line, and end the process.
+    """Run the verb of the command line, and end the process."""
+    run_and_exit(app, _help_on_usage)
 
+
+def run_and_exit(program: typer.Typer, help_on_usage: Callable[[], str]) -> NoReturn:
+    """Run a program with the arguments of the command line, print its errors, and end the process.
+
+    `help_on_usage` is called for an option or argument that click refuses: it returns what to do.
     Exit status: 0 all is well, 1 a step or a verdict failed, 2 wrong input, 130 interrupted.
     """
     try:
-        code = _run_app()
+        code = _run(program)
     except UserError as error:
         for problem in error.problems:
             _print_problem(problem)
@@ -163,7 +182,10 @@ def main() -> NoReturn:
     except (typer.Abort, KeyboardInterrupt):
         _exit_interrupted()
     except _ClickException as error:
-        _print_problem(_usage_problem(error))
+        # What is too long is cut in the place of a problem: click quotes all that it refuses.
+        cause = _cut(error.format_message())
+        arguments = " ".join(sys.argv[1:])
+        _print_problem(Problem(where=arguments, cause=cause, then=help_on_usage()))
         sys.exit(2)
 
     # Typer returns this status for an interrupt, and prints nothing.
@@ -172,8 +194,8 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _run_app() -> object:
-    """Run the verb, and raise KeyboardInterrupt if a signal ends it. Returns Typer's status.
+def _run(program: typer.Typer) -> object:
+    """Run a program, and raise KeyboardInterrupt if a signal ends it. Returns Typer's status.
 
     SIGINT, SIGTERM and SIGHUP are treated alike.
     """
@@ -197,7 +219,7 @@ def _run_app() -> object:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
     try:
-        return app(standalone_mode=False)
+        return program(standalone_mode=False)
     except Exception:
         # Code that is interrupted may raise another error: within a lock of `threading`,
         # "RuntimeError: release unlocked lock".
@@ -206,8 +228,8 @@ def _run_app() -> object:
         raise
 
 
-def _usage_problem(error: Any) -> Problem:
-    """Return an error of click, such as an unknown option, as a problem that names the help."""
+def _help_on_usage() -> str:
+    """Return what to do about arguments that click refuses, such as an unknown option or verb."""
     if sys.argv[1] in VERBS:
         help_command = command(sys.argv[1], "--help")
     else:
@@ -220,8 +242,7 @@ def _usage_problem(error: Any) -> Problem:
     if sys.argv[1] not in VERBS and similar_verbs:
         arguments_after = [shlex.quote(argument) for argument in sys.argv[2:]]
         then = f"did you mean `{command(similar_verbs[0], *arguments_after)}`? All verbs: {then}"
-    arguments = " ".join(sys.argv[1:])
-    return Problem(where=arguments, cause=error.format_message(), then=then)
+    return then
 
 
 def _exit_interrupted() -> NoReturn:
@@ -234,11 +255,11 @@ def _exit_interrupted() -> NoReturn:
 
 def _print_problem(problem: Problem) -> None:
     """Print a problem, and what to do next, to stderr, wrapped at the terminal's width."""
-    where = f"{problem.where}: " if problem.where else ""
+    where = f"{_cut(problem.where)}: " if problem.where else ""
     # Wrapped before it is coloured: the codes of colours count as no characters.
     text = Text(_wrapped(f"error {where}{problem.cause}"))
     text.stylize("red", 0, len("error"))
-    text.stylize("bold", len("error "), len(f"error {problem.where}"))
+    text.stylize("bold", len("error "), len("error ") + len(where.removesuffix(": ")))
     _messages.print(text, soft_wrap=True)
     if problem.then:
         _messages.print(Text(_wrapped(f"      next: {problem.then}")), soft_wrap=True)
@@ -265,5 +286,16 @@ def _print_private_engine() -> None:
 
 
 def _wrapped(line: str) -> str:
-    """Return a line of an error, wrapped at the terminal's width."""
-    return terminal.wrapped(line, terminal.width_of(sys.stderr), indent="      ")
+    """Return a line of an error, wrapped at the terminal's width, with very long words cut.
+
+    A person's input may be a word of thousands of characters, and no path needs so many.
+    """
+    shortened = _LONG_WORD.sub(lambda word: _cut(word[0]), line)
+    return terminal.wrapped(shortened, terminal.width_of(sys.stderr), indent="      ")
+
+
+def _cut(text: str) -> str:
+    """Return a text, or its beginning if it is very long."""
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_SHOWN]}... ({len(text):,} characters)"

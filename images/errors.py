@@ -19,6 +19,7 @@ _NEXT_BY_ERROR = {
     errno.ENOENT: "check the path: a folder in it, or the file itself, does not exist",
     errno.ENOTDIR: "check the path: what should be a folder in it is a file",
     errno.EISDIR: "name a file: this is a folder",
+    errno.ENAMETOOLONG: "name a file or a folder by its path: this is too long for one",
 }
 """Error number of the system -> what the user can do about it."""
 

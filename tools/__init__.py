@@ -7,22 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
-import typer
-
-from images.errors import UserError
+from images import cli
 
 
-def run(function: Callable[..., Any]) -> None:
-    """Call a tool with the arguments of the command line.
-
-    Problems are printed, and the process then ends with their exit status.
-    """
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command()(function)
-    try:
-        app()
-    except UserError as error:
-        typer.echo(f"error {error}", err=True)
-        sys.exit(error.code)
+def run(function: Callable[..., Any]) -> NoReturn:
+    """Run a tool with the arguments of the command line as a verb is run, and end the process."""
+    name = Path(sys.argv[0]).stem
+    program = cli.app_of(function, name)
+    cli.run_and_exit(program, lambda: f"`python -m tools.{name} --help`")

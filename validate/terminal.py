@@ -26,14 +26,30 @@ def width_of(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
+def printable(text: str) -> str:
+    r"""Return a text with `\x1b` for the character ESC, and so for all that a terminal would obey.
+
+    A name or a log may have such characters. Ends of lines and tabs stay as they are.
+    """
+    if text.isprintable():
+        return text
+    characters = []
+    for character in text:
+        is_shown = character.isprintable() or character in "\n\t"
+        escaped = character.encode("unicode_escape").decode()
+        characters.append(character if is_shown else escaped)
+    return "".join(characters)
+
+
 def wrapped(line: str, width: int | None, indent: str = "    ") -> str:
     """Return a paragraph wrapped to a width, with `indent` before all lines but the first.
 
     No word is broken, and no command in backticks that fits in a line, so that commands and paths
-    can be copied. A long word may stand out.
+    can be copied. A long word may stand out. What is not printable is escaped.
 
     width: in characters; None: the paragraph becomes a single line.
     """
+    line = printable(line)
     if width is None:
         return " ".join(line.splitlines())
     width = max(width, _LEAST_WIDTH)

@@ -1,6 +1,7 @@
 """The verb `compare`: two images side by side, by what is recorded of them."""
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,6 +35,7 @@ _WHAT = (
 )
 _EVIDENCE = "evidence.json"
 _WAY_TO_A_RUN = f"`{command('validate', 'NAME')}` and `{command('build', 'NAME')}` write one"
+_TWO_IMAGES = "name two images, or two runs of one (`cu126-torch25/h200`)"
 _MOST_RUNS = 4
 """Recorded runs of an image that a message names at most."""
 
@@ -54,6 +56,9 @@ def compare(
     """
     if as_markdown and as_json:
         raise wrong("--markdown", "this is one form, and --json another", "give one of the two")
+    # Before anything is read: what is read of each would be told twice.
+    if a == b:
+        raise wrong(a, "A and B are the same", _TWO_IMAGES)
     sources = common.sources(matrix)
     before = _find(a, "A", sources, engine)
     after = _find(b, "B", sources, engine)
@@ -78,8 +83,7 @@ def _require_comparable(before: ImageRecord, after: ImageRecord) -> None:
     is_same_image = before.digest == after.digest
     if is_same_image and before.run == after.run:
         cause = f"both are {after.source}, the image {after.digest[:19]}"
-        then = "name two images, or two runs of one (`cu126-torch25/h200`)"
-        raise wrong(where, cause, then)
+        raise wrong(where, cause, _TWO_IMAGES)
 
     # The platform of an image with a name of its own is not known.
     platforms = {record.platform for record in (before, after) if record.platform}
@@ -110,9 +114,9 @@ def _find(text: str, label: str, sources: Sources, engine_url: str | None) -> Im
         return _find_newest(name, runs, label, sources)
 
     # A name comes before a folder of this name: `./NAME` is the folder.
-    path = Path(text)
-    if path.exists():
-        return _read_folder(path, label, sources)
+    # Unlike Path's method, this also answers for a text that is too long for a path.
+    if os.path.exists(text):  # noqa: PTH110
+        return _read_folder(Path(text), label, sources)
 
     known_names = [*names, *sources.matrix.aliases, *(line.id for line in lines)]
     record = _read_from_engine(text, label, sources, engine_url, known_names)
@@ -141,7 +145,8 @@ def _read_from_engine(
         engine = private_engine.open_engine(engine_url, on_progress=common.say, install=False)
     except UserError as error:
         # It may be an image of an engine that does not answer.
-        raise UserError([unknown, *error.problems]) from None
+        cause = f"{cause}, and the engine can't be asked: {error.problems[0].cause}"
+        raise UserError(replace(unknown, cause=cause)) from None
     with engine:
         if engine.find(reference) is None:
             raise UserError(replace(unknown, cause=f"{cause}, and the engine has no such image"))
@@ -297,17 +302,13 @@ def _read_folder(path: Path, label: str, sources: Sources) -> ImageRecord:
 def _find_evidence(path: Path, results: Path) -> Path:
     """Return the evidence.json that a path names, or that lies in the folder that it names.
 
-    `results`: the folder of recorded runs. Raises UserError if there is none, or if it is
-    compressed, as the kept evidence of recorded runs is.
+    `results`: the folder of recorded runs. Raises UserError if there is none, or if it is the kept
+    evidence of a recorded run, which is compressed.
     """
     file = path / _EVIDENCE if path.is_dir() else path
     if not file.is_file():
         raise wrong(str(path), f"there is no {_EVIDENCE} in this folder", _WAY_TO_A_RUN)
-    if file.name.endswith(".json.xz"):
-        is_kept = file.resolve().is_relative_to(results.resolve())
-        if not is_kept:
-            then = f"decompress it first: `xz --decompress --keep {path}`"
-            raise wrong(str(path), "this is compressed", then)
+    if file.name.endswith(".json.xz") and file.resolve().is_relative_to(results.resolve()):
         run_id = f"{file.parent.name}/{file.name.removesuffix('.json.xz')}"
         cause = "this is the kept evidence of a recorded run"
         raise wrong(str(path), cause, f"name the run: {run_id}")

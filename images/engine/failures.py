@@ -77,7 +77,7 @@ class EngineErrorKind(StrEnum):
 _ENGINE_SIGNS = {
     EngineErrorKind.ULIMIT: r"rlimit",
     EngineErrorKind.NO_COMMAND: r"executable file not found",
-    EngineErrorKind.BAD_REFERENCE: r"invalid reference",
+    EngineErrorKind.BAD_REFERENCE: r"invalid reference|repository name must",
     EngineErrorKind.REGISTRY_REFUSAL: r"(?:manifest|name) unknown"
     r"|\b(?:manifest|repository|tag|page|http 404)\s.*\bnot found"
     # containerd names the whole reference:

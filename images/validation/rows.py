@@ -5,6 +5,7 @@ are published, verdict.json and evidence.json. tools/schemas.py makes their JSON
 """
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError
 from pathlib import Path
@@ -22,6 +23,8 @@ from validate.judging import Status
 STEP = "step"
 """The check that trains a small model and measures its training steps."""
 Line = TypeVar("Line")
+_XZ = b"\xfd7zXZ\x00"
+"""The first bytes of a file that xz compressed, as the kept evidence of recorded runs is."""
 _MOST_REASON = 600
 """Characters of a reason that a row stores at most."""
 Seconds = Annotated[float, Field(ge=0)]
@@ -327,11 +330,16 @@ def _parse_evidence(text: str) -> Evidence:
 def read_evidence(path: Path) -> Evidence:
     """Return the evidence (all that was measured in an image) from a file evidence.json.
 
-    Raises UserError, with advice: the file can't be read, holds no evidence or no claims, is of an
-    older version, or was changed since it was written.
+    Raises UserError, with advice: the file can't be read, is compressed, holds no evidence or no
+    claims, is of an older version, or was changed since it was written.
     """
     try:
-        return parse_evidence(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        if content.startswith(_XZ):
+            decompress = f"`xz --decompress --stdout {shlex.quote(str(path))} > evidence.json`"
+            then = f"decompress it first ({decompress}), and name evidence.json"
+            raise wrong(str(path), "this file is compressed", then)
+        return parse_evidence(content.decode())
     except OSError as error:
         cause = f"can't be read: {error.strerror}"
     # The next four are kinds of ValueError, from the most special to any.

@@ -27,6 +27,28 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     assert "next: name a file" in finished.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        (("--repeat", "0"), "greater than or equal to 1"),
+        (("--nonsuch",), "No such option: --nonsuch"),
+        (("a", "b"), "unexpected extra argument"),
+        (("--engine", "a", "--engine", "b"), "was given twice"),
+        (("",), "one of the values is empty"),
+    ],
+)
+def test_a_wrong_argument_gets_place_cause_and_next_step(
+    arguments: tuple[str, ...], cause: str
+) -> None:
+    finished = commands.tool("cold_build", *arguments)
+
+    assert finished.returncode == 2
+    message = " ".join(finished.stderr.split())
+    assert message.startswith("error ")
+    assert cause in message
+    assert "next: " in message
+
+
 def test_the_table_is_shown_although_its_file_cannot_be_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

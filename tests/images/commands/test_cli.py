@@ -251,6 +251,54 @@ def test_wrong_input_ends_with_status_2_and_the_next_step(
     assert "Traceback" not in message
 
 
+LONG = "a" * 5_000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare", LONG, "cu126-torch25", *SILENT_ENGINE),
+        ("plan", LONG),
+        ("plan", f"{LONG} {LONG}"),
+        ("plan", "a b " * 5_000),
+        ("plan", "--matrix", LONG),
+        ("validate", "--evidence", LONG),
+        ("choose", "--gpu", LONG),
+        (LONG,),
+        ("plan", f"--{LONG}"),
+        ("a b " * 5_000,),
+        ("buld", LONG),
+    ],
+    ids=lambda arguments: " ".join(argument[:9] for argument in arguments),
+)
+def test_of_a_very_long_value_only_the_beginning_is_shown(arguments: tuple[str, ...]) -> None:
+    finished = call(*arguments)
+
+    assert finished.returncode in (1, 2)
+    assert " characters)" in in_one_line(finished.stderr)
+    assert "next: " in finished.stderr
+    assert len(finished.stderr) < 1_000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare", "\x1b[31mx", "cu126-torch25", *SILENT_ENGINE),
+        ("plan", "\x1b]0;title\x07"),
+        ("plan", "--matrix", "\x1b[2J"),
+        ("validate", "--evidence", "\x9b31m"),
+        ("choose", "--gpu", "\x1b[31mx"),
+        ("\x1b[31mx",),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped_in_errors(arguments: tuple[str, ...]) -> None:
+    finished = call(*arguments)
+
+    assert finished.returncode in (1, 2)
+    assert finished.stderr.replace("\n", "").isprintable()
+    assert "\\x" in finished.stderr
+
+
 def test_a_folder_that_cannot_be_made_is_refused_before_any_work() -> None:
     finished = call("validate", "cu126-torch25", *SILENT_ENGINE, "--out", "/dev/null/results")
 

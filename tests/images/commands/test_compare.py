@@ -1,6 +1,7 @@
 """`compare`: what its arguments mean, its three forms, and what it refuses."""
 
 import json
+import lzma
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -291,9 +292,17 @@ def refused(*arguments: str) -> str:
 def test_an_unknown_name_gets_the_nearest_ones() -> None:
     message = refused("cu130-torh213", TORCH_214, *NO_ENGINE)
 
+    assert message.startswith("error ")
     assert "cu130-torh213: is no image of the matrix, no recorded run and no folder" in message
     assert "nearest: cu130-torch213" in message
     assert "no Docker Engine answers" in message, "it could be an image of that engine"
+    assert message.count("error ") == 1
+
+
+def test_a_text_that_is_too_long_for_a_path_is_an_unknown_name() -> None:
+    message = refused("a" * 5_000, TORCH_214, *NO_ENGINE)
+
+    assert "is no image of the matrix, no recorded run and no folder" in message
 
 
 def test_an_image_without_a_run_gets_the_command_that_makes_one(matrix_file: Path) -> None:
@@ -317,18 +326,23 @@ def test_an_image_that_cannot_be_built_yet_gets_another_command(name: str, step:
 
 def test_a_compressed_file_that_is_no_recorded_run_is_to_be_decompressed(tmp_path: Path) -> None:
     file = tmp_path / "h100.json.xz"
-    file.touch()
+    file.write_bytes(lzma.compress(b"{}"))
 
-    assert f"`xz --decompress --keep {file}`" in refused(str(file), TORCH_214)
+    assert "this file is compressed" in refused(str(file), TORCH_214)
 
 
-@pytest.mark.parametrize("again", [TORCH_214, "cu130-torch214"])
-def test_the_same_run_twice_is_refused(again: str, matrix_file: Path) -> None:
+def test_a_run_and_the_image_whose_newest_it_is_are_the_same(matrix_file: Path) -> None:
     add_runs(matrix_file, recorded.lines()[TORCH_214])
 
-    message = refused(TORCH_214, again, "--matrix", str(matrix_file))
+    message = refused(TORCH_214, "cu130-torch214", "--matrix", str(matrix_file))
 
     assert f"both are run {TORCH_214}" in message
+
+
+def test_the_same_text_twice_is_refused_before_anything_is_told_of_it() -> None:
+    message = refused("cu126-torch25", "cu126-torch25")
+
+    assert message.startswith("error cu126-torch25: A and B are the same next: name two images")
 
 
 def test_images_for_different_platforms_are_refused(matrix_file: Path) -> None:
