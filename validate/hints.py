@@ -77,8 +77,9 @@ class Hint:
         The pattern is tried on the line as it is, with single quotes instead, and without
         backticks.
         """
-        spellings = (line, _QUOTED.sub(r"'\1'", line), line.replace("`", ""))
-        return any(re.search(self.pattern, spelling, re.IGNORECASE) for spelling in spellings)
+        # A set, as most lines have one spelling only.
+        spellings = {line, _QUOTED.sub(r"'\1'", line), line.replace("`", "")}
+        return any(_compile(self.pattern).search(spelling) for spelling in spellings)
 
     def is_hidden_by(self, other: "Hint") -> bool:
         """Return whether this hint is not shown beside another one of the same text."""
@@ -89,6 +90,12 @@ class Hint:
     def to_json(self) -> dict[str, str]:
         """Return what JSON shows of it: what people read."""
         return {"id": self.id, "cause": self.cause, "fix": self.remedy, "source": self.source}
+
+
+@functools.cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Compile the pattern of a row once: `re` keeps fewer patterns than the table has rows."""
+    return re.compile(pattern, re.IGNORECASE)
 
 
 @functools.cache
