@@ -150,8 +150,8 @@ def reason_to_measure(earlier: Evidence, inputs: Inputs) -> str:
     recorded = earlier.host.get("inputs")
     if not inputs or not recorded:
         return "what a run depends on here is not known"
-    for name in {**inputs, **recorded}:
-        if inputs.get(name) != recorded.get(name):
+    for name, value in inputs.items():
+        if recorded.get(name) != value:
             return f"{name} differs"
     if inputs[IMAGE] != earlier.digest:
         return f"{IMAGE} differs"

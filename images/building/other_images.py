@@ -146,7 +146,7 @@ class OtherImages:
             keys_of_image = waiting.intersection(recorded.claims)
             claims = choose_runnable(candidate.claims, keys_of_image)
             for key in keys_of_image.difference(claim.key for claim in claims.claims):
-                not_held.setdefault(key, recorded.image)
+                not_held[key] = recorded.image
             if not claims.claims:
                 continue
             measured, problem = self._measure(candidate, claims, evidence, gpus, end)

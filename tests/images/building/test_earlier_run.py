@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -22,9 +23,11 @@ from images.host.hashing import oci_digest
 from images.validation import containers, validation_run
 from tests.support.engine_contents import image_info
 from tests.support.fleet_records import DIGEST, claim, claims, evidence_of, installed
+from validate import checks
 from validate.claims import ClaimSet, Tier
 from validate.environment import nvml
 from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.judging import Finding, known_fault, not_applicable, unproven
 
 FACTS = EngineFacts(
     url="unix:///d",
@@ -125,6 +128,10 @@ OTHER_GPU = replace(GPU, name="NVIDIA H200")
         ({"facts": replace(FACTS, version="28.6")}, "the engine differs"),
         ({"facts": replace(FACTS, further="another ID")}, "the engine differs"),
         ({"facts": replace(FACTS, containerd_images=True)}, "the engine differs"),
+        (
+            {"facts": replace(FACTS, version="28.5the", further=" engine's ID")},
+            "the engine differs",
+        ),
         ({"facts": replace(FACTS, cpus=15)}, "the number of cores differs"),
         ({"facts": replace(FACTS, memory=32 << 30)}, "the memory differs"),
         ({"facts": replace(FACTS, architecture="arm64")}, "the processor differs"),
@@ -147,6 +154,47 @@ def test_each_input_that_differs_is_named_and_measured(
     change: Mapping[str, Any], reason: str
 ) -> None:
     assert reason_after(**change) == reason
+
+
+def test_the_order_in_which_tiers_are_chosen_is_no_input() -> None:
+    either_order = (Tier.STATIC, Tier.CPU), (Tier.CPU, Tier.STATIC)
+    before, after = (describe(tiers=tiers) for tiers in either_order)
+
+    assert earlier_run.reason_to_measure(finished(before), after) == ""
+
+
+@pytest.mark.parametrize(
+    ("local", "cpuinfo_after", "reason"),
+    [
+        pytest.param(True, "flags: avx512f\ncpu MHz: 2400", "the processor differs", id="other"),
+        pytest.param(True, "flags: avx2\ncpu MHz: 800", "", id="other clock rate"),
+        pytest.param(False, "flags: avx512f\ncpu MHz: 2400", "", id="of another machine"),
+    ],
+)
+def test_the_processor_of_this_machine_is_an_input_if_the_engine_runs_on_it(
+    local: bool,
+    cpuinfo_after: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags: avx2\ncpu MHz: 2400")
+    monkeypatch.setattr(
+        earlier_run, "Path", lambda name: cpuinfo if name == "/proc/cpuinfo" else Path(name)
+    )
+    facts = replace(FACTS, local=local)
+    before = describe(facts)
+    cpuinfo.write_text(cpuinfo_after)
+
+    assert earlier_run.reason_to_measure(finished(before), describe(facts)) == reason
+
+
+def test_another_python_of_the_program_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = describe()
+    monkeypatch.setattr(sys, "version", "3.99")
+
+    assert earlier_run.reason_to_measure(finished(before), describe()) == "truetag differs"
 
 
 @pytest.mark.parametrize(
@@ -273,6 +321,12 @@ def test_evidence_of_a_release_that_recorded_no_inputs_is_measured() -> None:
     assert reason == "what a run depends on here is not known"
 
 
+def test_a_run_whose_inputs_became_unknown_is_measured() -> None:
+    reason = earlier_run.reason_to_measure(finished(describe()), {})
+
+    assert reason == "what a run depends on here is not known"
+
+
 @pytest.mark.parametrize("inventory", [None, replace(INVENTORY, uuids=())])
 def test_gpus_that_cannot_be_told_from_others_are_measured(inventory: Inventory | None) -> None:
     unknown = describe(gpus=replace(TWO_GPUS, inventory=inventory))
@@ -331,12 +385,9 @@ def test_a_run_that_lacked_something_or_failed_is_measured_again(
     assert earlier_run.reason_to_measure(evidence, inputs) == reason
 
 
-def with_finding_unproven(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return why a run is measured whose only claim, of this tier, its judge found UNPROVEN."""
-    from validate import checks
-    from validate.judging import unproven
-
-    monkeypatch.setattr(checks, "judge_of", lambda _claim: lambda *_: unproven("too few"))
+def reason_after_finding(finding: Finding, tier: Tier, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return why a run is measured with a single claim, of this tier, that was judged so."""
+    monkeypatch.setattr(checks, "judge_of", lambda _claim: lambda *_: finding)
     open_claim = claim(tier=tier, probe=f"{tier}.pins")
     inputs = describe()
     evidence = replace(finished(inputs), claims=(open_claim,), records=(record(open_claim),))
@@ -344,7 +395,7 @@ def with_finding_unproven(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_what_files_leave_unproven_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert with_finding_unproven(Tier.STATIC, monkeypatch) == ""
+    assert reason_after_finding(unproven("too few"), Tier.STATIC, monkeypatch) == ""
 
 
 @pytest.mark.parametrize("tier", [Tier.CPU, Tier.GPU, Tier.MULTIGPU])
@@ -352,7 +403,16 @@ def test_what_programs_leave_unproven_is_run_again(
     tier: Tier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other processes may have held the GPU's memory, say."""
-    assert with_finding_unproven(tier, monkeypatch) == "pins/pip was UNPROVEN"
+    reason = reason_after_finding(unproven("too few"), tier, monkeypatch)
+
+    assert reason == "pins/pip was UNPROVEN"
+
+
+@pytest.mark.parametrize("finding", [known_fault("of this cuDNN"), not_applicable("it has no FP8")])
+def test_what_another_run_cannot_change_is_not_run_again(
+    finding: Finding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert reason_after_finding(finding, Tier.GPU, monkeypatch) == ""
 
 
 def test_a_claim_that_is_known_to_be_unproven_does_not_hinder() -> None:
@@ -410,10 +470,22 @@ def without_digest(text: str) -> str:
         lambda text: text.replace('"exit_code": null', '"exit_code":null', 1),
         lambda text: text + "{}",
         lambda _text: "[]",
+        lambda _text: "null",
+        lambda _text: '{"schema_version": 3}',
         lambda _text: "",
         without_digest,
     ],
-    ids=["cut off", "edited", "reformatted", "appended", "a list", "empty", "without its digest"],
+    ids=[
+        "cut off",
+        "edited",
+        "reformatted",
+        "appended",
+        "a list",
+        "null",
+        "without records",
+        "empty",
+        "without its digest",
+    ],
 )
 def test_damaged_and_edited_evidence_is_not_taken(damage: Any, tmp_path: Path) -> None:
     write(tmp_path, damage(f"{finished(describe()).dumps()}\n"))
@@ -438,6 +510,7 @@ def test_a_run_without_a_verdict_was_not_finished(tmp_path: Path) -> None:
         (timedelta(seconds=1), "measured 1 second ago"),
         (timedelta(seconds=59), "measured 59 seconds ago"),
         (timedelta(minutes=14, seconds=50), "measured 14 minutes ago"),
+        (timedelta(hours=3, minutes=50), "measured 3 hours ago"),
         (timedelta(hours=26), "measured 1 day ago"),
         (timedelta(hours=-2), "measured at 2026-11-30T12:00:00+00:00"),
     ],

@@ -1,9 +1,10 @@
 """Which other images run GPU claims that failed, and what is said where none can."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.images.validation.test_validation_run import Engine
 from tests.support.engine_contents import image_info
 from tests.support.sources import SOURCES
 from validate.claims import Claim, ClaimSet, Tier
-from validate.evidence import Evidence, Outcome, Record
+from validate.evidence import Evidence, OtherImage, Outcome, Record
 from validate.judge import judge
 from validate.judging import Status
 
@@ -46,11 +47,15 @@ def gpu_claim(key: str = "numerics/gemm-fp32", **fields: Any) -> Claim:
     )
 
 
-def evidence_of(*claims: Claim, seconds: float = 1.0) -> Evidence:
-    """Return evidence in which these claims fail: nothing was measured for them."""
+def evidence_of(*claims: Claim, seconds: Mapping[str, float] = MappingProxyType({})) -> Evidence:
+    """Return evidence in which these claims fail: nothing was measured for them.
+
+    `seconds`: how long probes took that took longer than one second.
+    """
     records = []
     for probe in dict.fromkeys(claim.probe for claim in claims):
-        records.append(Record(probe=probe, outcome=Outcome.COMPLETED, seconds=seconds, seed=7))
+        duration = seconds.get(probe, 1.0)
+        records.append(Record(probe=probe, outcome=Outcome.COMPLETED, seconds=duration, seed=7))
     return Evidence(
         image="a",
         digest="sha256:1",
@@ -58,6 +63,16 @@ def evidence_of(*claims: Claim, seconds: float = 1.0) -> Evidence:
         host={"seed": 7, "payload": {"torch": "sha256:1"}},
         claims=claims,
     )
+
+
+SLOW_TRITON = {"gpu.triton": 301.0}
+TRITON_TOO_SLOW = {"triton/jit": "gpu.triton took 301 s, and other images get 300 s together"}
+"""Why no other image is to run a claim whose probe took so long."""
+
+
+def others_of(evidence: Evidence) -> Sequence[OtherImage]:
+    """Return what other images measured."""
+    return evidence.host.get("other_images", [])
 
 
 class EngineWithImages(Engine):
@@ -233,13 +248,14 @@ def test_recorded_runs_that_cannot_be_read_do_not_lose_what_was_measured() -> No
     def read_damaged() -> Sequence[RecordedPass]:
         raise UserError(Problem(where="results/runs.jsonl:3", cause="is no run"))
 
-    evidence = evidence_of(gpu_claim())
+    evidence = evidence_of(gpu_claim(), gpu_claim("triton/jit"), seconds=SLOW_TRITON)
     others = OtherImages(EngineWithImages(), SOURCES, read_damaged, print)
 
     others.compare(evidence, judge(evidence.claim_set, evidence), GPUS)
 
     assert evidence.host["not_compared"] == {
-        "numerics/gemm-fp32": "the recorded runs can't be read (results/runs.jsonl:3: is no run)"
+        "numerics/gemm-fp32": "the recorded runs can't be read (results/runs.jsonl:3: is no run)",
+        **TRITON_TOO_SLOW,
     }
 
 
@@ -323,6 +339,25 @@ def test_an_image_of_the_recorded_name_counts_only_with_the_recorded_layers(
     assert ("other_images" in evidence.host) is (payload == PASSED.payload)
 
 
+def test_the_layers_of_an_image_are_read_once_for_all_its_recorded_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are gigabytes."""
+    reads: list[object] = []
+    reading = SimpleNamespace(compared={"torch": "sha256:4"})
+    monkeypatch.setattr(
+        other_images.layers, "read_layers", lambda *arguments: reads.append(arguments) or reading
+    )
+    engine = EngineWithImages()
+    engine.digests = ("cu126-torch25",)
+    runs = [replace(PASSED, payload={"torch": f"sha256:{number}"}) for number in (2, 3, 4)]
+
+    evidence, _ = compare(evidence_of(gpu_claim()), monkeypatch, *runs, engine=engine)
+
+    assert len(reads) == 1
+    assert len(others_of(evidence)) == 1
+
+
 def test_an_image_for_a_newer_driver_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would fail on this machine without any fault of it."""
     old_driver = replace(GPUS, inventory=replace(INVENTORY, driver="450.80.02"))
@@ -337,14 +372,26 @@ def test_an_image_for_a_newer_driver_is_not_run(monkeypatch: pytest.MonkeyPatch)
 
 def test_claims_that_take_longer_than_the_limit_are_not_compared() -> None:
     claims = [gpu_claim(), gpu_claim("triton/jit"), gpu_claim("speed/copy")]
-    evidence = evidence_of(*claims)
-    seconds = {"gpu.numerics": 299.0, "gpu.triton": 1.0, "gpu.speed": 300.0}
-    records = [replace(record, seconds=seconds[record.probe]) for record in evidence.records]
-    evidence = replace(evidence, records=tuple(records))
+    evidence = evidence_of(*claims, seconds={"gpu.numerics": 299.0, "gpu.speed": 300.0})
 
     assert other_images.find_too_long(claims, evidence) == {
         "speed/copy": "gpu.speed took 300 s, and other images get 300 s together"
     }
+
+
+@pytest.mark.parametrize("passes", [[PASSED], []])
+def test_what_takes_too_long_does_not_run_and_is_named_beside_what_did_not_run_either(
+    passes: list[RecordedPass], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = evidence_of(gpu_claim(), gpu_claim("triton/jit"), seconds=SLOW_TRITON)
+
+    evidence, _ = compare(slow, monkeypatch, *passes)
+
+    measured = [record["probe"] for other in others_of(evidence) for record in other["records"]]
+    not_compared = dict(evidence.host["not_compared"])
+    assert not_compared.pop("triton/jit") == TRITON_TOO_SLOW["triton/jit"]
+    assert measured == (["gpu.numerics"] if passes else [])
+    assert list(not_compared) == ([] if passes else ["numerics/gemm-fp32"])
 
 
 def test_another_image_is_stopped_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

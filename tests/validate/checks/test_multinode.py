@@ -1,9 +1,8 @@
-"""The multinode tier without GPUs: its judges, NCCL's log, its claims, and how nodes meet."""
+"""The multinode tier without GPUs: its judges, its claims, its containers, what is measured."""
 
 import copy
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,16 +21,23 @@ from images.validation.claims.multinode import ROWS, multinode_claims
 from tests.support.cases import cases
 from tests.support.judging import fails, judge_claim, spoiled_by, wrong
 from tests.support.sources import SOURCES, image
-from validate.checks.multigpu import _launch
+from validate.checks.multigpu import _launch, ddp, fsdp, parallel
+from validate.checks.multigpu import collectives as multigpu_collectives
 from validate.checks.multigpu._ranks import Worker
 from validate.checks.multigpu.collectives import OPERATIONS
-from validate.checks.multinode import _nodes, collectives, rendezvous
+from validate.checks.multinode import (
+    _nodes,
+    checkpoint,
+    collectives,
+    death,
+    rendezvous,
+    training,
+)
 from validate.checks.multinode.collectives import parse_nccl_log
-from validate.checks.multinode.death import judge as judge_death
 from validate.claims import Claim, ClaimSet, Tier
 from validate.harness.forked import attempt
 from validate.judging import Status
-from validate.nodes import ADDRESSES_VARIABLE, NODE_VARIABLE, SHARED_FOLDER
+from validate.nodes import NODE_VARIABLE, SHARED_FOLDER
 
 H200 = Gpu(name="NVIDIA H200", capability=(9, 0), memory=143 << 30)
 IMAGE = "cu130-torch211"
@@ -141,8 +147,23 @@ def test_a_launcher_that_was_stopped_reported_nothing() -> None:
     evidence = {**HEALTHY["death"], "exit_code": None}
 
     fails(
-        judge_death("death", {"device": "cuda", "ranks": 2}, evidence),  # type: ignore[arg-type]
+        death.judge("death", {"device": "cuda", "ranks": 2}, evidence),  # type: ignore[arg-type]
         "the first one still waited",
+    )
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_a_node_may_take_a_minute_to_report_the_death_of_the_other(seconds: float) -> None:
+    finding = judge_claim(claim_about("death"), {**HEALTHY["death"], "seconds": seconds})
+
+    assert finding.status is Status.PASS, finding.reason
+
+
+def test_connections_of_all_ranks_are_counted_and_named_beside_those_on_one_host() -> None:
+    finding = judge_claim(claim_about("transport"), HEALTHY["transport"])
+
+    assert finding.reason == (
+        "2 ranks on two nodes talk over NET/Socket (8 connections); on one host over P2P/CUMEM"
     )
 
 
@@ -188,31 +209,31 @@ def test_without_a_gpu_every_claim_is_there_and_unproven() -> None:
     assert {claim.unproven for claim in claims} == {"no GPU was found"}
 
 
-def test_only_an_image_with_deepspeed_has_a_claim_about_its_launcher() -> None:
-    assert "rendezvous/deepspeed" in {claim.key for claim in claims_for(2, IMAGE_WITH_DEEPSPEED)}
-    assert "rendezvous/deepspeed" not in {claim.key for claim in claims_for(2)}
+@pytest.mark.parametrize("package", ["accelerate", "deepspeed"])
+def test_only_an_image_with_a_launchers_package_has_a_claim_about_it(package: str) -> None:
+    with_package = image(IMAGE_WITH_DEEPSPEED)
+    pins = [pin for pin in with_package.pins if pin.name != package]
+    without_package = replace(with_package, pins=tuple(pins))
+
+    subjects = []
+    for planned in (with_package, without_package):
+        context = ClaimContext(image=planned, facts=SOURCES.facts, inventory=host_with(2))
+        subjects.append({claim.subject for claim in multinode_claims(context)})
+
+    assert subjects[0] - subjects[1] == {package}
+
+
+def test_without_a_host_claims_say_neither_how_many_ranks_nor_why_they_are_unproven() -> None:
+    """An image carries such claims."""
+    for claim in claims_for(0):
+        assert claim.expect == {"device": "cuda", "ranks": None, "nodes": 2}
+        assert claim.unproven == ""
 
 
 def test_each_launcher_of_a_claim_has_a_command() -> None:
     subjects = {row.subject for row in ROWS if row.check == "rendezvous"}
 
     assert set(rendezvous.LAUNCHERS) == subjects
-
-
-def test_deepspeed_gives_each_node_its_own_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It numbers the machine's GPUs, whatever CUDA_VISIBLE_DEVICES says."""
-    monkeypatch.setattr(_nodes, "program_path", lambda name: name)
-    launch = _nodes.Launch(
-        node=1, ranks=4, folder=tmp_path, addresses=["127.0.0.1", "127.0.0.2"], port=29500
-    )
-
-    command = rendezvous.deepspeed(launch)
-
-    assert "--include=node-0:0,1@node-1:2,3" in command
-    assert "--node_rank=1" in command
-    assert (tmp_path / "hostfile-of-node1").read_text() == "node-0 slots=4\nnode-1 slots=4\n"
 
 
 # The containers.
@@ -269,44 +290,7 @@ def test_the_tier_is_measured_only_if_it_is_asked_for(monkeypatch: pytest.Monkey
     assert attachment.attached
 
 
-# How nodes meet.
-
-
-@pytest.fixture
-def shared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(_nodes, "SHARED_FOLDER", str(tmp_path))
-    monkeypatch.setattr(_nodes, "MEETING_SECONDS", 0.5)
-    monkeypatch.setenv(ADDRESSES_VARIABLE, "127.0.0.1,127.0.0.2")
-    return tmp_path / "nodes" / "x"
-
-
-def meet_as(node: int, monkeypatch: pytest.MonkeyPatch) -> _nodes.Launch:
-    monkeypatch.setenv(NODE_VARIABLE, str(node))
-    return _nodes.meet("x", "a.check", [replace(claim_about("ddp"), expect={"ranks": 4})])
-
-
-@pytest.mark.parametrize("node", [0, 1])
-def test_a_node_that_comes_alone_says_so_and_does_not_launch(
-    node: int, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(_nodes.NodeMissingError, match=f"node {1 - node} did not come to x "):
-        meet_as(node, monkeypatch)
-
-
-def test_nodes_that_meet_have_the_same_port_and_ranks_of_their_own(
-    shared_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared_folder.mkdir(parents=True)
-    (shared_folder / "arrived1").write_text("0")
-
-    first = meet_as(0, monkeypatch)
-    second = meet_as(1, monkeypatch)
-
-    assert first.port == second.port > 0
-    assert [file.name for file in first.own_report_files()] == ["rank0", "rank1"]
-    assert [file.name for file in second.own_report_files()] == ["rank2", "rank3"]
-    work = json.loads((shared_folder / "work.json").read_text())
-    assert work["probe"] == "a.check"
+# What is measured.
 
 
 @pytest.mark.parametrize("fails_there", [False, True])
@@ -332,30 +316,13 @@ def test_after_the_control_on_one_host_a_node_still_knows_its_number(
     assert {name: os.environ.get(name) for name in of_node} == of_node
 
 
-def test_a_node_whose_probe_breaks_off_tells_the_other(
-    shared_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = shared_folder.parent / "a.check-transport"
-    folder.mkdir(parents=True)
-    (folder / "arrived1").write_text("0")
-    monkeypatch.setenv(NODE_VARIABLE, "0")
-
-    def break_off(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(_nodes, "run", break_off)
-    with pytest.raises(OSError, match="no space left"):
-        list(_nodes.measure("a.check", [claim_about("transport")]))
-
-    assert json.loads((folder / "ended0").read_text()) == "its probe broke off"
-
-
 @pytest.mark.parametrize("world_size", [2, 4, 8])
 def test_every_rank_sends_to_the_other_node_where_its_transport_is_read(
     world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    last = world_size - 1
     for rank in range(world_size):
-        (tmp_path / f"nccl-of-rank{rank}").write_text("")
+        (tmp_path / f"nccl-of-rank{rank}").write_text(f"0[0] -> {last}[0] via NET/Socket/0")
     receivers = {}
     for rank in range(world_size):
         monkeypatch.setenv("RANK", str(rank))
@@ -375,9 +342,202 @@ def test_every_rank_sends_to_the_other_node_where_its_transport_is_read(
             batch_isend_irecv=lambda operations, sent=sent: sent.extend(operations) or [],
         )
         monkeypatch.setattr(Worker, "distributed", distributed)
-        collectives.measure_transport(worker)
+        measured = collectives.measure_transport(worker)
+        assert (measured["between"], measured["within"]) == ({"NET/Socket": 1}, {})
         receivers[rank] = dict(sent)["send"]
 
     ranks_of_node = world_size // 2
     for rank, receiver in receivers.items():
         assert rank // ranks_of_node != receiver // ranks_of_node
+
+
+@pytest.mark.parametrize(
+    ("check", "functions"),
+    [
+        (
+            collectives,
+            {
+                "collectives": (multigpu_collectives, "measure_exactness"),
+                "transport": (collectives, "measure_transport"),
+            },
+        ),
+        (
+            training,
+            {
+                "ddp": (ddp, "compare_ddp"),
+                "fsdp2": (fsdp, "measure_float32"),
+                "hsdp": (parallel, "measure_hsdp"),
+            },
+        ),
+    ],
+)
+def test_each_subject_has_a_measurement_of_its_own(
+    check: Any, functions: dict[str, tuple[Any, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for subject, (module, function) in functions.items():
+        monkeypatch.setattr(module, function, lambda _worker, subject=subject: subject)
+    worker: Any = None
+
+    for subject in functions:
+        assert check.rank(worker, claim_about(subject)) == subject
+
+
+def test_only_the_transport_is_measured_on_one_host_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = [("collectives", {"ranks": []}), ("transport", {"ranks": []})]
+    monkeypatch.setattr(_nodes, "measure", lambda *_: measured)
+    monkeypatch.setattr(
+        collectives, "measure_on_one_host", lambda claim: {"ranks": [claim.subject]}
+    )
+
+    evidence = dict(collectives.measure([claim_about(subject) for subject, _ in measured]))
+
+    assert evidence["collectives"] == {"ranks": []}
+    assert evidence["transport"] == {"ranks": [], "control": {"ranks": ["transport"]}}
+
+
+def test_each_rank_logs_its_connections_and_settings_to_a_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = set()
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        variables = collectives.environment(tmp_path)
+        assert variables["NCCL_DEBUG_FILE"] == str(collectives.nccl_log(tmp_path))
+        files.add(variables["NCCL_DEBUG_FILE"])
+
+    assert len(files) == 2
+    assert variables["NCCL_DEBUG"] == "INFO"
+    assert {"ENV", "P2P", "SHM", "NET"} <= {*variables["NCCL_DEBUG_SUBSYS"].split(",")}
+
+
+def test_a_checkpoint_is_read_only_if_ranks_wrote_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = two_ranks({"folder": "/var/tmp/nodes/x"})
+    calls: list[Any] = []
+    monkeypatch.setattr(
+        checkpoint, "read_checkpoint", lambda *arguments: calls.append(arguments) or {"facts": {}}
+    )
+    readers = []
+    for ranks in (written, two_ranks({"error": {}})):
+        monkeypatch.setattr(_nodes, "measure", lambda *_, ranks=ranks: [("checkpoint", ranks)])
+        ((_, evidence),) = checkpoint.measure([claim_about("checkpoint")])
+        readers.append(evidence["reader"])
+
+    assert readers == [{"facts": {}}, {}]
+    assert calls == [(Path("/var/tmp/nodes/x"), 2, "cuda")]
+
+
+# Ranks that add up their numbers.
+
+
+class Sum:
+    """A tensor of one number, which `all_reduce` adds up over ranks."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __int__(self) -> int:
+        return self.value
+
+
+def worker_in(
+    group: int,
+    all_reduce: Callable[[Sum], None],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rank: int = 0,
+) -> Worker:
+    """Return a rank of a group of so many."""
+    distributed = SimpleNamespace(all_reduce=all_reduce, barrier=lambda: None)
+    monkeypatch.setattr(Worker, "distributed", distributed)
+    torch = SimpleNamespace(tensor=lambda value, device: Sum(value))
+    return Worker(torch=torch, rank=rank, world_size=group, device="cuda:0", folder=folder)
+
+
+@pytest.mark.parametrize(("ranks_in_sum", "is_one_group"), [(4, True), (2, False)])
+def test_a_sum_over_one_node_is_told_from_that_over_both(
+    ranks_in_sum: int, is_one_group: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add_others(total: Sum) -> None:
+        total.value += sum(rank + 1 for rank in range(1, ranks_in_sum))
+
+    worker = worker_in(4, add_others, tmp_path, monkeypatch)
+
+    assert rendezvous.rank(worker, claim_about("torchrun"))["facts"] == {
+        "all ranks are in the sum": is_one_group,
+        "one node is enough for it": not is_one_group,
+    }
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_after_all_worked_together_the_second_nodes_ranks_kill_their_launcher_and_themselves(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sums = []
+    killed: list[int] = []
+
+    def add_others(total: Sum) -> None:
+        """Add up three times; then the other node is gone."""
+        sums.append(total)
+        if len(sums) > 3:
+            raise ConnectionError("reset by peer")
+        total.value = 0 + 1 + 2 + 3
+
+    monkeypatch.setattr(os, "kill", lambda process, _signal: killed.append(process))
+    monkeypatch.setattr(death.time, "time", lambda: 100.5)
+    worker = worker_in(4, add_others, tmp_path, monkeypatch, rank)
+
+    with pytest.raises(SystemExit, match=f"rank {rank}: ConnectionError: reset by peer"):
+        death.rank(worker, claim_about("death"))
+
+    is_of_second_node = rank >= 2
+    assert (tmp_path / f"together{rank}").exists()
+    assert killed == ([os.getppid(), os.getpid()] if is_of_second_node else [])
+    assert (tmp_path / "died").exists() == is_of_second_node
+    if is_of_second_node:
+        assert (tmp_path / "died").read_text() == "100.5"
+
+
+def test_ranks_that_add_up_wrongly_did_not_work_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = worker_in(4, lambda _total: None, tmp_path, monkeypatch)
+
+    with pytest.raises(ValueError, match="the sum of all ranks is 0"):
+        death.rank(worker, claim_about("death"))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "evidence"),
+    [
+        (
+            {"together0": "", "together3": "", "died": "100.0"},
+            {"together": [0, 3], "died": True, "seconds": 13.3},
+        ),
+        ({"together1": ""}, {"together": [1], "died": False, "seconds": 0.0}),
+    ],
+)
+def test_the_first_node_reports_who_worked_together_and_how_long_after_a_death_it_ended(
+    files: dict[str, str],
+    evidence: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    launch = _nodes.Launch(node=0, ranks=4, folder=tmp_path, addresses=["", ""], port=1)
+    log = "rank 0: ConnectionError: reset by peer"
+    monkeypatch.setattr(_nodes, "run", lambda *_: (1, log))
+    monkeypatch.setattr(death.time, "time", lambda: 113.26)
+
+    measured = {}
+    for node in (0, 1):
+        monkeypatch.setattr(_nodes, "meet", lambda *_, node=node: replace(launch, node=node))
+        measured[node] = list(death.measure([claim_about("death")]))
+
+    ((subject, reported),) = measured[0]
+    message = reported.pop("message")
+    assert (subject, reported) == ("death", {**evidence, "exit_code": 1})
+    assert message.endswith(log)
+    assert measured[1] == []

@@ -130,15 +130,13 @@ def measure(
         raise _launch.RanksFailedError("; ".join(failed))
 
 
-def run(
-    launch: Launch, launcher: Sequence[str], limit: float = LIMIT_SECONDS
-) -> tuple[int | None, str]:
+def run(launch: Launch, launcher: Sequence[str]) -> tuple[int | None, str]:
     """Run this node's ranks by a launcher; return its exit code and output (run_launcher)."""
-    limits = [f"{limit:g}", f"{limit:g}", f"{START_SECONDS:g}"]
+    limits = [f"{LIMIT_SECONDS:g}", f"{LIMIT_SECONDS:g}", f"{START_SECONDS:g}"]
     command = [*launcher, _launch.PROGRAM, str(launch.folder), *limits]
     log = launch.folder / f"log-of-node{launch.node}"
     files = launch.own_report_files()
-    return _launch.run_launcher(command, log, files, os.environ, limit, START_SECONDS)
+    return _launch.run_launcher(command, log, files, os.environ, LIMIT_SECONDS, START_SECONDS)
 
 
 def meet(name: str, probe: str, claims: Sequence[Claim]) -> Launch:

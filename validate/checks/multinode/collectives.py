@@ -29,9 +29,7 @@ from validate.next_steps import REPORT, pin
 from validate.nodes import NODE_VARIABLE, NODES
 
 _SOCKET = "NET/Socket"
-_CONNECTION = re.compile(
-    r"(?:Channel|\[\d+\]) .*?(\d+)\[\w+\] -> (\d+)\[\w+\].*? via ([A-Z]\w*(?:/[A-Za-z]+)*)"
-)
+_CONNECTION = re.compile(r"(\d+)\[\w+\] -> (\d+)\[\w+\].*? via ([A-Z]\w*(?:/[A-Za-z]+)*)")
 """A connection in NCCL's log: its two ranks, and the transport between them."""
 _TWO_HOSTS = ("NCCL_HOSTID", "CUDA_VISIBLE_DEVICES", NODE_VARIABLE)
 """The variables that make two hosts of a machine's GPUs."""
@@ -55,9 +53,7 @@ def measure_on_one_host(claim: Claim) -> Mapping[str, Any]:
 
     Raises RanksFailedError if one of them fails.
     """
-    of_two_hosts = {name: os.environ[name] for name in _TWO_HOSTS if name in os.environ}
-    for name in of_two_hosts:
-        del os.environ[name]
+    of_two_hosts = {name: os.environ.pop(name) for name in _TWO_HOSTS}
     try:
         ((_, evidence),) = _launch.measure(__name__, [claim], limit=_nodes.LIMIT_SECONDS)
     finally:

@@ -21,7 +21,6 @@ from validate.nodes import NODES
 
 _MOST_SECONDS = 60.0
 _STEPS_TOGETHER = 3
-_MESSAGE_CHARACTERS = 300
 
 
 class DeathEvidence(TypedDict):
@@ -60,7 +59,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 "died": death.exists(),
                 "exit_code": exit_code,
                 "seconds": round(seconds, 1),
-                "message": message[:_MESSAGE_CHARACTERS],
+                "message": message,
             },
         )
 
@@ -109,7 +108,7 @@ def judge(_subject: str, expect: RanksExpect, evidence: DeathEvidence) -> Findin
     The control is that all ranks worked together before: an error from the start would end the
     launcher as well.
     """
-    rank_count = expect["ranks"] or NODES
+    rank_count = expect["ranks"]
     if len(evidence["together"]) != rank_count:
         worked = len(evidence["together"])
         reason = f"{worked} of {rank_count} ranks worked together before the second node was killed"
