@@ -150,12 +150,16 @@ OF_HOST = "the host's fault: "
 """The reason of a claim that a fault of the machine made UNPROVEN begins with this. An image with
 such a claim does not get its name."""
 _MEND_THE_MACHINE = (
-    "mend this machine (`nvidia-smi` and `sudo dmesg` say more) or take another one, then validate "
-    "again: nothing is known of the image"
+    "nothing is known of the image: mend this machine (`nvidia-smi` and `sudo dmesg` say more) or "
+    f"take another one, then validate again: {next_steps.VALIDATE_AGAIN}"
 )
 _OTHER_SUITE = (
-    "validate with the release of truetag that wrote these claims, or measure the image again: "
-    f"{next_steps.VALIDATE_AGAIN}"
+    f"measure the image again with this release of truetag: {next_steps.VALIDATE_AGAIN}; or judge "
+    "it with the release that measured it"
+)
+_UNMEASURED = (
+    "nothing is known to be wrong; to have this measured, change what the reason names, then "
+    f"validate again: {next_steps.VALIDATE_AGAIN}"
 )
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters, and surrogates: so Python keeps bytes of file names that are no UTF-8."""
@@ -174,8 +178,8 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
 
     if record and _has_other_seed(record, evidence):
         finding = failed(
-            f"the evidence of {claim.probe} is from another run: its inputs were drawn with "
-            "another seed than this run's",
+            f"what truetag's check {claim.probe} measured is from another run, whose random inputs "
+            "were drawn with another seed",
             f"measure the image again: {next_steps.VALIDATE_AGAIN}",
         )
     else:
@@ -204,7 +208,7 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
         reason=reason,
         seconds=_seconds_of(claim, record, measurement),
         evidence=measured,
-        next_step=_find_next_step(claim, finding, measured),
+        next_step=_name_image(_find_next_step(claim, finding, measured), evidence.image),
     )
 
 
@@ -228,7 +232,15 @@ def _find_next_step(claim: Claim, finding: Finding, measured: Mapping[str, Any])
     first_problem = finding.reason.partition("; ")[0]
     if PROVES_NOTHING in first_problem:
         return next_steps.MEASUREMENT_FAILED
-    return checks.next_step_of(claim)
+    return checks.next_step_of(claim, finding.reason)
+
+
+def _name_image(step: str, image: str) -> str:
+    """Return a next step whose commands have the name of an image of the matrix in place of NAME.
+
+    An image of a user's own has no such name: there, NAME stays.
+    """
+    return step.replace("NAME", image) if re.match(r"cu\d", image) else step
 
 
 def _seconds_of(claim: Claim, record: Record | None, measurement: Measurement | None) -> float:
@@ -337,16 +349,17 @@ def _decide(
     judging: the function that judges such claims; None: there is none.
     """
     if claim.unproven:
-        return unproven(claim.unproven)
+        return unproven(claim.unproven, _UNMEASURED)
     if judging is None:
-        return unproven(f"this suite has no judge for {claim.check}", _OTHER_SUITE)
+        return unproven(f"this release of truetag has no check {claim.check}", _OTHER_SUITE)
     # A probe that was not run says nothing about the image.
     if record is None:
         return unproven(
-            f"{claim.probe} was not run", f"measure the image again: {next_steps.VALIDATE_AGAIN}"
+            f"truetag's check {claim.probe} was not run",
+            f"measure the image again: {next_steps.VALIDATE_AGAIN}",
         )
     if record.outcome is Outcome.MISSING:
-        return unproven(f"this suite has no probe {claim.probe}", _OTHER_SUITE)
+        return unproven(f"this release of truetag has no check {claim.probe}", _OTHER_SUITE)
     # A check that ran and did not finish is a FAIL.
     if measurement is None:
         return _nothing_measured(claim, record)
@@ -356,14 +369,15 @@ def _decide(
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # A judge that cannot read the evidence has not seen that the claim holds.
         return failed(
-            f"{claim.probe}'s evidence can't be read: {type(error).__name__}: {error}",
-            f"measure the image again ({next_steps.VALIDATE_AGAIN}), because evidence of another "
-            f"release of truetag can differ; if it says the same, {next_steps.REPORT}",
+            f"what truetag's check {claim.probe} recorded can't be read: {type(error).__name__}: "
+            f"{error}",
+            f"measure the image again ({next_steps.VALIDATE_AGAIN}), because another release of "
+            f"truetag may have recorded it; if it says the same, {next_steps.REPORT}",
         )
     # Only a probe that ran to its end can carry a PASS (evidence.Outcome).
     if finding.status is Status.PASS and record.outcome is not Outcome.COMPLETED:
         return unproven(
-            f"measured well ({finding.reason}), but {_describe_end(record)}",
+            f"what was measured is right ({finding.reason}), but {_describe_end(record)}",
             next_steps.PROBE_ENDED,
         )
     return finding
@@ -372,11 +386,11 @@ def _decide(
 def _nothing_measured(claim: Claim, record: Record) -> Finding:
     """Return FAIL for a claim whose probe ran and did not measure it, with the end of its log."""
     if record.outcome is Outcome.COMPLETED:
-        claimed = claim.statement
         return failed(
-            f"{claim.probe} found nothing in the image to measure for this claim: {claimed}",
-            f"the image may lack what this claim is about: {next_steps.BUILD_ANEW}; if the claim "
-            f"fails in the same way again, {next_steps.REPORT}",
+            f"truetag's check {claim.probe} found nothing in the image to measure; it was to show: "
+            f"{claim.statement}",
+            f"the image may lack what this is about: {next_steps.BUILD_ANEW}; if it fails in the "
+            f"same way again, {next_steps.REPORT}",
         )
     last_lines = record.log.strip().splitlines()[-3:]
     tail = " | ".join(line.strip() for line in last_lines)
@@ -414,8 +428,8 @@ def apply_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Fi
 def _describe_end(record: Record) -> str:
     """Return how a probe ended that did not complete."""
     ends = {
-        Outcome.TIMED_OUT: f"{record.probe} did not end in {record.seconds:.0f} s, and was stopped",
-        Outcome.SILENT: f"{record.probe} ended with status 0 before it was done",
-        Outcome.CRASHED: f"{record.probe} crashed (status {record.exit_code})",
+        Outcome.TIMED_OUT: f"did not end in {record.seconds:.0f} s, and was stopped",
+        Outcome.SILENT: "ended with status 0 before it was done",
+        Outcome.CRASHED: f"crashed (status {record.exit_code})",
     }
-    return ends[record.outcome]
+    return f"truetag's check {record.probe} {ends[record.outcome]}"

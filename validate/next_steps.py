@@ -3,7 +3,8 @@
 A next step is one sentence, printed once below the failed claims of a check. It has to be true for
 whoever builds an image of the matrix, and for whoever built an image of their own on one of ours;
 where they differ, it says both. NEXT_STEPS of a check's file has those of its claims. A finding can
-bring one of its own, for a reason that needs another step.
+bring one of its own, for a reason that needs another step. In a report about an image of the matrix
+its name stands in place of NAME (validate/judge.py).
 """
 
 from validate.installation import command
@@ -20,9 +21,14 @@ RUN_AS_ASKED = (
     "validate with Docker's own engine on Linux, neither rootless nor with userns-remap, so that "
     f"containers run as they are asked to: {VALIDATE_AGAIN}"
 )
+READ_LAYERS = (
+    "validate as root on the machine where Docker runs, whose store must be overlay2 or "
+    f"containerd's (`docker info` shows it): {VALIDATE_AGAIN}"
+)
 MEASURE_AGAIN = f"measure the image again on this machine: {VALIDATE_AGAIN}"
 FREE_THE_GPU = (
-    "end the programs that `nvidia-smi` lists on this GPU, or take another GPU, then validate again"
+    "end the programs that `nvidia-smi` lists on this GPU (if the reason names its power or heat, "
+    "mend that: `nvidia-smi -q -d POWER,TEMPERATURE`), or take another GPU, then validate again"
 )
 MEASUREMENT_FAILED = (
     "nothing is known of the image, as the measurement itself failed: validate the image again on "
@@ -30,9 +36,10 @@ MEASUREMENT_FAILED = (
 )
 """The next step if a result that is wrong on purpose passed as right."""
 PROBE_ENDED = (
-    f"run this check alone (`{command('validate', 'NAME', '--claim', 'CLAIM')}`, with the claim "
-    "named above for CLAIM) on a machine with free memory; if the check ends early again, its "
-    "`log` in evidence.json of that run may tell why; if not, report it to truetag with that file"
+    f"run this check alone (`{command('validate', 'NAME', '--claim', 'CLAIM')}`, with the name "
+    "behind FAIL or UNPROVEN above for CLAIM) on a machine with free memory; if the check ends "
+    "early again, its `log` in evidence.json of that run may tell why; if not, report it to "
+    "truetag with that file"
 )
 """The next step if a probe did not run to its end."""
 
@@ -58,12 +65,20 @@ def if_image_sets(names: str) -> str:
     )
 
 
+def take_out(line: str) -> str:
+    """Return how a line or file that the build does not bring is taken away: `the USER line`."""
+    return (
+        f"take {line} out of your Dockerfile, or of that of the base image, and build the image "
+        f"again; if neither has it, {BUILD_ANEW}"
+    )
+
+
 def pin(release: str) -> str:
     """Return how another release of a package gets into an image, as the first half of a sentence.
 
     `release` says which one: `the torchvision release that was made for this torch`.
     """
     return (
-        f"pin {release} in matrix.yaml, then run `{LOCK}` and `{BUILD}`; in an image of your own, "
-        "install the same with pip in your Dockerfile, then build that image again and validate it"
+        f"in matrix.yaml, pin {release}, then run `{LOCK}` and `{BUILD}`; in an image of your own, "
+        "install it with pip in your Dockerfile, then build that image again and validate it"
     )

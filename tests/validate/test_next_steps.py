@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from validate.judge import ClaimVerdict, Verdict, explain, judge
 from validate.judging import PROVES_NOTHING, Finding, Status, failed, joined, passed, unproven
 
 STEP = "pin the release"
+WORDS_OF_OTHERS = {"GLIBC", "No module named", "Permission denied", "Read-only file system"}
+"""Words of reasons that the system, the loader or Python wrote."""
 CLAIM = Claim(
     check="imports", subject="torch", tier=Tier.CPU, probe="cpu.imports", statement="it imports"
 )
@@ -26,14 +29,15 @@ def verdict_on(
     finding: Finding,
     outcome: Outcome = Outcome.COMPLETED,
     evidence: Mapping[str, Any] | None = None,
+    image: str = "i",
 ) -> ClaimVerdict:
     """Judge one claim of `cpu.imports` by this evidence. Its judge answers with this finding."""
     measurement = Measurement(subject="torch", seconds=1.0, evidence=evidence or {})
     record = Record(
         probe="cpu.imports", outcome=outcome, seconds=1.0, measurements=(measurement,), exit_code=1
     )
-    run = Evidence(image="i", digest="", records=(record,))
-    claims = ClaimSet(image="i", claims=(CLAIM,))
+    run = Evidence(image=image, digest="", records=(record,))
+    claims = ClaimSet(image=image, claims=(CLAIM,))
     (judged,) = judge(claims, run, judges={"imports": lambda *_: finding}).claims
     return judged
 
@@ -50,6 +54,16 @@ def failed_claim(subject: str, reason: str, step: str = STEP) -> ClaimVerdict:
     )
 
 
+def steps_of(next_step: checks.NextStep) -> list[str]:
+    """The steps of a row of NEXT_STEPS: one, or one for each kind of reason."""
+    return [next_step] if isinstance(next_step, str) else list(next_step.values())
+
+
+def step_of_check(reason: str) -> str:
+    """What the check of CLAIM says about a failure for this reason."""
+    return checks.next_step_of(CLAIM, reason)
+
+
 def lines_about(*claims: ClaimVerdict) -> list[str]:
     """The lines of a report about these claims, without title and summary."""
     lines = report.lines(Verdict(image="i", digest="", claims=claims))
@@ -63,29 +77,56 @@ def test_every_claim_of_every_check_has_a_next_step_in_its_file() -> None:
             claim = replace(CLAIM, check=check, subject=subject or "any", probe=probe)
 
             assert key in file.NEXT_STEPS, f"{key} of {probe} has no row in NEXT_STEPS"
-            assert checks.next_step_of(claim) == file.NEXT_STEPS[key]
+            assert checks.next_step_of(claim, "it is broken") in steps_of(file.NEXT_STEPS[key])
 
 
 def test_a_next_step_is_about_a_claim_of_its_file_and_has_no_full_stop() -> None:
     for probe, file in checks.all_probes():
-        for key, step in file.NEXT_STEPS.items():
+        for key, next_step in file.NEXT_STEPS.items():
             assert key in file.CLAIMS or key.partition("/")[0] in file.CLAIMS, (probe, key)
-            assert not step.endswith("."), (probe, key)
-            assert "{" not in step, (probe, key)
+            for step in steps_of(next_step):
+                assert not step.endswith("."), (probe, key)
+                assert "{" not in step, (probe, key)
 
 
 def test_a_next_step_says_what_to_do_and_goes_to_the_end() -> None:
     """A line of a Dockerfile is removed and not unset, and a new lock needs a new build."""
     for probe, file in checks.all_probes():
-        for key, step in file.NEXT_STEPS.items():
-            assert not re.search(r"\bunset\b|\bleave\b", step), (probe, key)
-            if next_steps.LOCK in step:
-                build_or_validate = (next_steps.BUILD, next_steps.VALIDATE_AGAIN)
-                assert any(command in step for command in build_or_validate), (probe, key)
+        for key, next_step in file.NEXT_STEPS.items():
+            for step in steps_of(next_step):
+                assert not re.search(r"\bunset\b|\bleave\b", step), (probe, key)
+                if next_steps.LOCK in step:
+                    build_or_validate = (next_steps.BUILD, next_steps.VALIDATE_AGAIN)
+                    assert any(command in step for command in build_or_validate), (probe, key)
+
+
+def test_of_several_next_steps_the_last_serves_for_every_other_reason() -> None:
+    for probe, file in checks.all_probes():
+        for key, next_step in file.NEXT_STEPS.items():
+            if not isinstance(next_step, str):
+                assert "" not in list(next_step)[:-1], (probe, key)
+                assert list(next_step)[-1] == "", (probe, key)
+
+
+def test_the_words_of_a_next_step_are_in_a_reason_of_its_check() -> None:
+    """Else a reason was worded anew, and this step is never shown."""
+    sources = "".join(path.read_text() for path in Path("validate").rglob("*.py"))
+    for probe, file in checks.all_probes():
+        for key, next_step in file.NEXT_STEPS.items():
+            words = [] if isinstance(next_step, str) else next_step
+            for text in set(words) - WORDS_OF_OTHERS:
+                # Once in NEXT_STEPS, and once where the reason is written.
+                assert sources.count(text.strip(" (`")) > 1, (probe, key, text)
 
 
 def test_a_failed_claim_gets_the_step_of_its_check() -> None:
-    assert verdict_on(failed("it is broken")).next_step == checks.next_step_of(CLAIM)
+    assert verdict_on(failed("it is broken")).next_step == step_of_check("it is broken")
+
+
+def test_a_reason_gets_the_step_that_is_for_its_words() -> None:
+    missing = verdict_on(failed("ModuleNotFoundError: No module named 'six'")).next_step
+
+    assert missing == step_of_check("No module named 'six'") != step_of_check("it is broken")
 
 
 def test_a_step_of_the_finding_comes_before_that_of_its_check() -> None:
@@ -122,13 +163,23 @@ def test_variables_that_explain_nothing_are_left_alone() -> None:
 
     judged = verdict_on(failed("a library is missing"), evidence=evidence)
 
-    assert judged.next_step == checks.next_step_of(CLAIM)
+    assert judged.next_step == step_of_check("")
 
 
 def test_a_wrong_result_comes_before_a_measurement_that_tells_nothing() -> None:
     reason = joined(["numbers are off by nan", f"{PROVES_NOTHING}wrong numbers pass"])
 
-    assert verdict_on(failed(reason)).next_step == checks.next_step_of(CLAIM)
+    assert verdict_on(failed(reason)).next_step == step_of_check("")
+
+
+def test_a_command_has_the_name_of_an_image_of_the_matrix() -> None:
+    """In place of NAME, so that it can be given as it stands."""
+    finding = failed("it is broken", next_steps.VALIDATE_AGAIN)
+
+    assert "cu126-torch25" in verdict_on(finding, image="cu126-torch25").next_step
+    assert verdict_on(finding, image="an image on cu126-torch25").next_step == (
+        next_steps.VALIDATE_AGAIN
+    )
 
 
 def test_a_probe_that_broke_off_says_how_to_run_it_alone() -> None:

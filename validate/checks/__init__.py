@@ -9,7 +9,9 @@ Adding a check is adding a file. A file has, in this order:
 evidence is `error` of forked.attempt) fails without any judge (validate/judge.py, apply_judge);
 - `CLAIMS`: `CHECK`, or `CHECK/SUBJECT` where subjects are judged differently -> judge;
 - `NEXT_STEPS`: the same keys -> what a user does if such a claim does not hold: a sentence with the
-package, file or command (validate/next_steps.py). A finding may bring another step.
+package, file or command (validate/next_steps.py). Where causes need different steps, it is a dict
+from words of a reason to its step, and the first whose words the reason has is taken; the last one
+has no words (""), and serves for all other reasons. A finding may bring another step.
 
 Files that begin with an underscore are shared. Files are imported only when they are needed. They
 import torch and other packages of the image inside functions, so that the host can import them,
@@ -153,8 +155,12 @@ def find_judge(judges: Judges, claim: Claim) -> Judge | None:
     return judges.get(claim.key, judges.get(claim.check))
 
 
-def next_step_of(claim: Claim) -> str:
-    """Return what a user does if a claim does not hold, from the check file of its probe.
+NextStep = str | Mapping[str, str]
+"""What a user does if a claim does not hold; or words of a reason -> what to do about it."""
+
+
+def next_step_of(claim: Claim, reason: str) -> str:
+    """Return what a user does if a claim fails for this reason, from the check file of its probe.
 
     Empty if the suite has no such probe, or its file can't be imported: then the claim has another
     fault, which its verdict reports.
@@ -162,10 +168,13 @@ def next_step_of(claim: Claim) -> str:
     if file_of(claim.probe) is None:
         return ""
     try:
-        steps: Mapping[str, str] = import_check(claim.probe).NEXT_STEPS
+        steps: Mapping[str, NextStep] = import_check(claim.probe).NEXT_STEPS
     except Exception:
         return ""
-    return steps.get(claim.key, steps.get(claim.check, ""))
+    step = steps.get(claim.key, steps.get(claim.check, ""))
+    if isinstance(step, str):
+        return step
+    return next(text for words, text in step.items() if words in reason)
 
 
 def all_probes() -> Iterator[tuple[str, ModuleType]]:

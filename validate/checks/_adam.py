@@ -27,9 +27,11 @@ def judge_adam(_subject: str, _expect: object, evidence: CompiledDeviations) -> 
     )
 
 
-NEXT_STEP = (
-    "use torch's own AdamW (torch.optim.AdamW) in programs that run in this image; or, if the "
-    "reason names compiled_ahead, compile the package's extensions "
-    f"(`{command('wheels', 'NAME')}`) and build the image again; if it names another figure, "
-    f"{pin('another release of the package')}"
+_UNTIL_THEN = (
+    "until then, use torch's own AdamW (torch.optim.AdamW) in programs that run in this image"
 )
+NEXT_STEP = {
+    "compiled_ahead": f"compile the package's extensions (`{command('wheels', 'NAME')}`) and build "
+    f"the image again; {_UNTIL_THEN}",
+    "": f"{pin('another release of the package')}; {_UNTIL_THEN}",
+}

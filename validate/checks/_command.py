@@ -102,12 +102,12 @@ def judge(subject: str, expect: CommandExpect, evidence: CommandEvidence) -> Fin
     # The status is None if it was stopped because it took too long.
     if exit_code is None:
         limit = expect["seconds"]
-        return failed(f"the command {subject} (`{line}`) did not end within {limit} s")
+        return failed(f"your command {subject} (`{line}`) did not end within {limit} s")
 
     # A command of the user's own: the last line that it printed says most about the cause.
     last_line = telling_line(evidence["printed"])
     last_line = last_line or "it printed nothing"
-    return failed(f"the command {subject} (`{line}`) ended with status {exit_code}: {last_line}")
+    return failed(f"your command {subject} (`{line}`) ended with status {exit_code}: {last_line}")
 
 
 CLAIMS = {"command": judge}

@@ -40,7 +40,7 @@ CLAIMS = {
     "multigpu-examples": judge_limits,
 }
 _NEXT_STEP = (
-    "start the example that the claim names by hand in a container of this image "
+    "start this example by hand in a container of this image "
     "(examples/README.md of truetag says how); if it fails by hand as well, "
     f"{pin('another release of the framework')}; if it works by hand, {REPORT}"
 )

@@ -186,6 +186,6 @@ def describe_cost(evidence: SilentEvidence) -> str:
 
 CLAIMS = {"silent-faults": judge}
 NEXT_STEPS = {
-    "silent-faults": "in programs that this fault concerns, take the way around that the reason "
-    f"names; or {pin('a release of the package without this fault')}"
+    "silent-faults": "in programs that this fault concerns, do what stands at the end of the "
+    f"reason; or {pin('a release of the package without this fault')}"
 }

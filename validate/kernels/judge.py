@@ -97,10 +97,11 @@ def _judge_whether_it_ran(expect: KernelExpect, evidence: KernelEvidence) -> Fin
     if host_capabilities and device["capability"] not in host_capabilities:
         host = listed([dotted(known) for known in host_capabilities])
         return failed(
-            f"the kernel ran in the container on {device['name']}, of compute capability "
-            f"{dotted(device['capability'])}, and the host's GPUs have {host}",
-            "the container runs on another machine, or was given another GPU: let `docker context "
-            "use` or DOCKER_HOST name the engine of this machine, and validate again",
+            f"the GPU in the container, {device['name']}, has compute capability "
+            f"{dotted(device['capability'])}, and those of this machine have {host}, so the "
+            "container ran on another machine",
+            "let `docker context use` or DOCKER_HOST name the engine of this machine, and validate "
+            "again",
         )
 
     # A host that knows its GPUs claims only what they can run, so this is a fault there.
@@ -109,7 +110,7 @@ def _judge_whether_it_ran(expect: KernelExpect, evidence: KernelEvidence) -> Fin
         if not capability:
             return not_applicable(reason)
         return failed(
-            f"truetag expected this GPU to run the kernel, and the GPU can't: {reason}", REPORT
+            f"this GPU can't run the kernel, though truetag expected it to: {reason}", REPORT
         )
     if evidence.get("declined"):
         return _judge_refusal(evidence["declined"])
@@ -172,7 +173,7 @@ def _find_case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence])
         elif "error" in case:
             yield f"the case {name} fails: {cause(case['error'])}"
         elif case["dtype"] not in expect["tolerance"]:
-            yield f"the case {name} ran in {case['dtype']}, for which nothing is claimed"
+            yield f"the case {name} ran in {case['dtype']}, which this check does not know"
         elif case["finite"] is not True:
             yield f"the case {name} gave results that are not finite numbers"
         else:
@@ -270,7 +271,7 @@ def _find_observed_problems(expect: KernelExpect, observed: ObservedEvidence) ->
     for name, expected in expect["facts"].items():
         fact = observed.get("facts", {}).get(name)
         if fact != expected:
-            yield f"{name}: {fact!r} was measured, and {expected!r} is expected"
+            yield f"{name} is {fact!r}, and {expected!r} is expected"
 
 
 def _summarise(expect: KernelExpect, evidence: KernelEvidence) -> str:

@@ -20,7 +20,8 @@ _DEBIAN_IS_WHOLE = "every Debian package is wholly installed, and its files are 
 _MODES_ARE_RIGHT = "users can read what they need, and root alone can change it"
 _DEBIANS_ARE_TRUSTED = "Debian's certificate authorities are trusted"
 _WHEEL_ELSEWHERE = (
-    "its wheel is not on this machine: its RECORD is known where it was compiled or fetched"
+    "its wheel was compiled or fetched on another machine, so its list of files (RECORD) is not "
+    "known on this one"
 )
 
 

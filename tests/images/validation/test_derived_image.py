@@ -236,7 +236,7 @@ def test_a_derived_image_may_have_caches_of_its_own_and_no_constraints_of_its_ow
         ),
         pytest.param(
             {"driver": {"NVIDIA_VISIBLE_DEVICES": "none"}},
-            "NVIDIA_VISIBLE_DEVICES=none hides every GPU",
+            "NVIDIA_VISIBLE_DEVICES is none, which hides every GPU",
             id="no GPU",
         ),
     ],

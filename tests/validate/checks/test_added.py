@@ -305,7 +305,11 @@ def test_an_unmet_requirement_fails_with_both_packages() -> None:
 
 
 def test_without_a_reader_of_requirements_the_claim_is_unproven() -> None:
-    finding = added.judge_requirements("requirements", {"base": {}}, {"cannot_check": "no pip"})
+    reason = (
+        "neither packaging nor pip can be imported, so truetag can't read what packages require"
+    )
+
+    finding = added.judge_requirements("requirements", {"base": {}}, {"cannot_check": reason})
 
     assert finding.status is Status.UNPROVEN
 
@@ -353,7 +357,8 @@ def test_a_working_folder_of_root_fails_with_the_line_that_mends_it() -> None:
     evidence: Any = {"user": "1001:1001", "folders": {folders.WORKING_FOLDER: app}}
 
     finding = folders.judge("folders", {"variables": []}, evidence)
-    fails(finding, "user 1001:1001 can't write to the working folder, /app", "chown 1001:1001 /app")
+    fails(finding, "user 1001:1001 can't write to the working folder, /app", "mode 755")
+    assert "`RUN mkdir -p /app && chown 1001:1001 /app`" in finding.next_step
 
 
 # ---- commands

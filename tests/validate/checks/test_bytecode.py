@@ -123,6 +123,6 @@ def test_an_image_without_bytecode_fails() -> None:
 
 
 def test_faults_that_are_not_listed_are_counted() -> None:
-    reason = "a is void; 2 more files of bytecode do not fit their sources"
+    reason = "the bytecode a is void; 2 more files of bytecode do not fit their sources"
 
     assert judged(faults={"a": "void"}, faults_count=3)[:2] == (Status.FAIL, reason)

@@ -90,27 +90,27 @@ def in_state(state: str) -> Callable[[Path], None]:
     [
         pytest.param(
             lambda root: (root / PROGRAM).write_bytes(b"a t"),
-            "/usr/bin/tool is not as Debian's tool has it",
+            "/usr/bin/tool is not as Debian's package tool has it",
             id="a-file-is-cut-short",
         ),
         pytest.param(
             lambda root: (root / PROGRAM).unlink(),
-            "/usr/bin/tool of Debian's tool is missing",
+            "/usr/bin/tool of Debian's package tool is missing",
             id="a-file-is-missing",
         ),
         pytest.param(
             replace_program_by_a_link,
-            "/usr/bin/tool is not as Debian's tool has it",
+            "/usr/bin/tool is not as Debian's package tool has it",
             id="a-file-is-a-link",
         ),
         pytest.param(
             lambda root: (root / SETTINGS).write_bytes(b""),
-            "/etc/tool.conf is not as Debian's tool has it",
+            "/etc/tool.conf is not as Debian's package tool has it",
             id="a-configuration-file-is-emptied",
         ),
         pytest.param(
             in_state("install ok half-configured"),
-            "in the state `install ok half-configured`",
+            "its state is `install ok half-configured`",
             id="half-configured",
         ),
         pytest.param(in_state("install ok unpacked"), "`install ok unpacked`", id="unpacked"),
@@ -131,17 +131,17 @@ def in_state(state: str) -> Callable[[Path], None]:
         ),
         pytest.param(
             name_another_package_only,
-            "Debian's tool is in the state `unknown to dpkg's status`",
+            "tool is not wholly installed (its state is `unknown to dpkg's status`",
             id="no-state-of-the-package",
         ),
         pytest.param(
             lambda root: (root / "dpkg/info/tool:amd64.md5sums").write_text(""),
-            "Debian's tool is in the state `without sums of its files`",
+            "tool is not wholly installed (its state is `without sums of its files`",
             id="sums-are-emptied",
         ),
         pytest.param(
             lambda root: (root / "dpkg/info/tool:amd64.md5sums").unlink(),
-            "Debian's tool is in the state `without sums of its files`",
+            "tool is not wholly installed (its state is `without sums of its files`",
             id="sums-are-missing",
         ),
     ],

@@ -236,7 +236,7 @@ def test_any_of_a_hosts_different_gpus_may_have_run_it_and_no_other() -> None:
     on_another = judge_recorded(DENSE, **two_gpus)  # the recorded H100
 
     assert on_one_of_them.status is Status.PASS
-    fails(on_another, "capability 9.0, and the host's GPUs have 8.6, 8.9")
+    fails(on_another, "capability 9.0, and those of this machine have 8.6, 8.9")
 
 
 NEEDS_NEWER_GPU = "cutlassF: requires device with capability > (7, 0)"

@@ -100,7 +100,10 @@ def test_an_image_passes_only_if_every_required_claim_holds(
         pytest.param((record(),), Status.PASS, "fine", id="measured"),
         pytest.param((), Status.UNPROVEN, "was not run", id="no record"),
         pytest.param(
-            (record_of_nothing(Outcome.MISSING),), Status.UNPROVEN, "no probe", id="no probe"
+            (record_of_nothing(Outcome.MISSING),),
+            Status.UNPROVEN,
+            "has no check static.t",
+            id="no probe",
         ),
         pytest.param(
             (record_of_nothing(),),
@@ -129,7 +132,7 @@ def test_an_image_passes_only_if_every_required_claim_holds(
         pytest.param(
             (record(Outcome.CRASHED),),
             Status.UNPROVEN,
-            "measured well (fine), but",
+            "what was measured is right (fine), but",
             id="crashed after measuring well",
         ),
         pytest.param(

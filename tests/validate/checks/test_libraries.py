@@ -234,7 +234,7 @@ def test_a_toolkits_library_that_lacks_another_fails(
     if not link.exists():
         link.symlink_to(file)
 
-    words = "cuda-12.6/lib64/libx.so of no distribution needs libgone.so.1"
+    words = "cuda-12.6/lib64/libx.so of no Python package needs libgone.so.1"
     fails(judged(toolkit_claim), words)
 
 

@@ -80,7 +80,7 @@ def judged(kind: ImageKind, **measured: Any) -> Finding:
         ),
         pytest.param(
             {"path": OUR_PATH[::-1]},
-            f"/opt/venv/bin: our build sets another order, {':'.join(OUR_PATH)}",
+            f"/opt/venv/bin: truetag's build sets another order, {':'.join(OUR_PATH)}",
             id="path-in-another-order",
         ),
         pytest.param(
@@ -126,7 +126,7 @@ def test_what_a_derived_image_may_bring_is_reported(measured: dict[str, Any], wo
     ("path", "words"),
     [
         (OUR_PATH[:2], ": it lacks /usr/bin"),
-        (["/app", *OUR_PATH, "/b"], ": our build does not set /app, /b"),
+        (["/app", *OUR_PATH, "/b"], ": truetag's build does not set /app, /b"),
         (OUR_PATH[1:2], ": it lacks /opt/venv/bin, /usr/bin"),
     ],
 )

@@ -81,27 +81,29 @@ def test_the_recorded_bytes_pass_even_if_the_image_names_no_recipe() -> None:
     [
         pytest.param(
             image(WITH_ANOTHER_TORCH),
-            "the layer torch is x, and Docker 20.10.24, Docker 26.1.5 gave torch",
+            "the layer torch is x, and the same build steps gave torch before (Docker 20.10.24, "
+            "Docker 26.1.5)",
             id="other-bytes",
         ),
         pytest.param(
             image({"torch": ""}),
-            "the layer torch is missing, and Docker 20.10.24, Docker 26.1.5 gave torch",
+            "the layer torch is missing, and the same build steps gave torch before (Docker "
+            "20.10.24, Docker 26.1.5)",
             id="layer-is-missing",
         ),
         pytest.param(
             image({"settings": "sha256:x"}),
-            "the image's settings (variables, user, labels) are x, and Docker 20.10.24",
+            "the digest of the image's settings (variables, user, labels) is x, and the same",
             id="other-settings",
         ),
         pytest.param(
             image({"above": "sha256:x"}),
-            "the image has a layer above, which no step of its recipe makes",
+            "the image has a layer above, which none of its build steps makes",
             id="a-layer-too-many",
         ),
         pytest.param(
             image(beside_suite=["/opt/venv/x.py"]),
-            "/opt/venv/x.py is in the layer of truetag's suite, and is not a file of the suite",
+            "/opt/venv/x.py is in the layer of truetag's own checks, and belongs to none of them",
             id="foreign-file-in-the-suites-layer",
         ),
     ],
@@ -156,22 +158,22 @@ def test_a_layer_with_other_bytes_comes_with_the_command_that_names_the_files() 
     [
         pytest.param(
             image(WITH_ANOTHER_TORCH, recipe=OTHER_RECIPE),
-            "built by another recipe than this checkout's",
+            "built from another lock or other build steps than this checkout has",
             id="another-recipe",
         ),
         pytest.param(
             image(WITH_ANOTHER_TORCH, recipe=""),
-            "built before images named their recipe",
+            "by a release of truetag that did not note down the build steps",
             id="no-recipe",
         ),
         pytest.param(
             image(WITH_ANOTHER_TORCH, canonical=False),
-            "this engine's layers can't be read here",
+            "the files in them could not be compared",
             id="layers-in-another-form",
         ),
         pytest.param(
             image(canonical=False),
-            "the layer of truetag's suite can't be read on this machine",
+            "the layer with truetag's own checks can't be read here",
             id="suites-layer-in-another-form",
         ),
         pytest.param(
@@ -196,7 +198,7 @@ def test_the_reason_says_where_unread_layers_can_be_read() -> None:
 
     assert suite_only.reason.endswith(unread) and other_bytes.reason.endswith(unread)
     # Older evidence does not say it.
-    assert "as root" in judged(image(canonical=False)).reason
+    assert "only root can read it" in judged(image(canonical=False)).reason
 
 
 OTHER_LAYERS = [recorded(layer) for layer in ("base", "debian", "settings")]
@@ -210,11 +212,11 @@ OTHER_LAYERS = [recorded(layer) for layer in ("base", "debian", "settings")]
     ],
 )
 def test_a_layer_of_less_than_two_recorded_builds_is_unproven(torch_layer: dict[str, Any]) -> None:
-    status, reason, _ = judged(image(), {**EXPECT, "layers": [*OTHER_LAYERS, torch_layer]})
+    status, reason, step = judged(image(), {**EXPECT, "layers": [*OTHER_LAYERS, torch_layer]})
 
     assert status is Status.UNPROVEN, reason
-    assert "no two builds of torch are recorded for this recipe" in reason
-    assert "`nox -s reproduce -- cu126-torch25 --record`" in reason
+    assert "it takes two recorded builds" in reason and reason.endswith("fewer of torch")
+    assert "`nox -s reproduce -- cu126-torch25 --record`" in step
 
 
 def test_without_a_checkout_the_next_step_is_the_installed_command(
@@ -223,9 +225,9 @@ def test_without_a_checkout_the_next_step_is_the_installed_command(
     monkeypatch.setattr(installation, "IS_CHECKOUT", False)
     layer = recorded("torch", diff_id="", builds=[])
 
-    _, reason, _ = judged(image(), {**EXPECT, "layers": [*OTHER_LAYERS, layer]})
+    step = judged(image(), {**EXPECT, "layers": [*OTHER_LAYERS, layer]}).next_step
 
-    assert "`truetag reproduce cu126-torch25 --record`" in reason
+    assert "`truetag reproduce cu126-torch25 --record`" in step
 
 
 @pytest.mark.parametrize(

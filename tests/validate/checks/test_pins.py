@@ -66,7 +66,9 @@ def install_twice(site: Site) -> None:
             id="hidden-by-the-working-directory",
         ),
         pytest.param(
-            install_behind_another, "other/pkg.py of no distribution", id="hidden-by-pythonpath"
+            install_behind_another,
+            "other/pkg.py of no installed package",
+            id="hidden-by-pythonpath",
         ),
         pytest.param(
             install_beside_a_rival, "rival also installs files", id="shared-with-another-package"

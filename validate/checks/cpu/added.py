@@ -397,7 +397,11 @@ def judge_requirements(
     the verdict is UNPROVEN.
     """
     if "cannot_check" in evidence:
-        return unproven(evidence["cannot_check"], _READ_METADATA)
+        return unproven(
+            evidence["cannot_check"],
+            "install `packaging` or `pip` in your Dockerfile, then build the image again and "
+            "validate it",
+        )
     faults = []
     for requirement in evidence["unmet"]:
         state = "which is not installed"
@@ -410,9 +414,6 @@ def judge_requirements(
     return conclude(faults, good)
 
 
-_READ_METADATA = (
-    "install `packaging` or `pip` in your Dockerfile, then build the image again and validate it"
-)
 CLAIMS = {"added/imports": judge_imports, "added/requirements": judge_requirements}
 NEXT_STEPS = {
     "added/imports": "try `docker run --rm IMAGE python -c 'import PACKAGE'`, install in your "

@@ -30,7 +30,7 @@ from validate.judging import (
     root_cause,
     unproven,
 )
-from validate.next_steps import RUN_AS_ASKED
+from validate.next_steps import REPORT, RUN_AS_ASKED
 
 SETTINGS = Settings(run_as=RunAs.ARBITRARY_UID)
 
@@ -155,9 +155,8 @@ def judge(_subject: str, expect: UserExpect, evidence: UserEvidence) -> Finding:
     problems = list(step_problems(evidence["steps"]))
     if problems:
         return failed(
-            f"user {evidence['uid']}, whom the image does not know, can't do all that this check "
-            "tries in a container with a read-only root and without a network: "
-            f"{joined(problems)}"
+            f"{joined(problems)} (tried as user {evidence['uid']}, whom the image does not know, "
+            "in a container with a read-only root and without a network)"
         )
 
     wrong = list(describe_wrong_conditions(expect, evidence))
@@ -185,7 +184,7 @@ def step_problems(steps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         has_learned = losses[-1] < losses[0]
         are_finite = all(is_within(loss, math.inf) for loss in losses)
         if not (is_same and are_finite and has_learned):
-            checkpoint = "has" if is_same else "lacks"
+            checkpoint = "has" if is_same else "does not have"
             yield f"training gives the losses {losses}, and its checkpoint {checkpoint} its weights"
 
 
@@ -201,11 +200,16 @@ def describe_wrong_conditions(expect: UserExpect, evidence: UserEvidence) -> Ite
 
 CLAIMS = {"users/arbitrary-uid": judge}
 NEXT_STEPS = {
-    "users/arbitrary-uid": "repeat the step that the reason names in `docker run --rm -it --user "
-    f"{ARBITRARY_UID}:{ARBITRARY_UID} --read-only --network none --tmpfs /tmp:mode=1777 IMAGE sh` "
-    "(a validation run mounts such a folder over the home, too). `Permission denied`: add `chmod "
-    "-R a+rX FOLDER` to the step of the Dockerfile that brings the file. `Read-only file system`: "
-    "set the variable or option that moves what the program writes to /tmp or the home. A user "
-    "that is not found: install a newer release of the package that looks the user up. Then build "
-    "the image again"
+    "users/arbitrary-uid": {
+        "Permission denied": "add `chmod -R a+rX FOLDER` to the step of your Dockerfile that "
+        "brings the file or folder that the reason names, and build the image again",
+        "Read-only file system": "in your Dockerfile, set the variable or option that moves what "
+        "the program writes to /tmp or to the home, and build the image again",
+        "training gives": "validate again on another machine; if it fails in the same way, "
+        f"{REPORT}",
+        "": "look at the whole error in `docker run --rm -it --user "
+        f"{ARBITRARY_UID}:{ARBITRARY_UID} --read-only --network none --tmpfs /tmp:mode=1777 "
+        "--tmpfs /home/trainer:mode=1777 IMAGE sh`; if a package does not find the user, install a "
+        "newer release of it in your Dockerfile, and build the image again",
+    }
 }

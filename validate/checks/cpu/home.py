@@ -183,14 +183,16 @@ def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
     if (uid, gid) != (expect["uid"], expect["gid"]):
         claimed = f"{expect['uid']}:{expect['gid']}"
         return unproven(
-            f"the container ran as user {uid}:{gid}, and the claim is about {claimed}", RUN_AS_ASKED
+            f"truetag asked Docker to run the container as user {claimed}, and it ran as "
+            f"{uid}:{gid}",
+            RUN_AS_ASKED,
         )
     mount = evidence["mounted"]
     # `mode` is that of the folder, or the reason why it can't be looked at.
     if not mount["mounted"]:
         return unproven(
-            f"the container was started with a volume on {folder}, and no volume is mounted there "
-            f"(the folder's mode, or why it can't be read: {mount['mode']})",
+            f"truetag asked Docker to mount a volume on {folder}, and none is mounted there (the "
+            f"folder's mode, or why it can't be read: {mount['mode']})",
             RUN_AS_ASKED,
         )
     if not expect["writable"]:
@@ -218,7 +220,7 @@ def cache_faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
         elif "error" in cache:
             yield f"user {uid} can't write to {name} ({cache['error']}; {folder} is {owner})"
         elif not cache["executable"]:
-            yield f"{name}={path} is mounted noexec: what is compiled there can't be loaded"
+            yield f"{name}={path} is mounted noexec, so what is compiled there can't be loaded"
 
 
 def addition_faults(folder: str, additions: Additions) -> Iterator[str]:
@@ -236,9 +238,10 @@ def addition_faults(folder: str, additions: Additions) -> Iterator[str]:
 
     prefix, torch = additions["prefix"], additions["torch"]
     if not prefix.startswith(f"{folder}/") or not additions["writable"]:
-        yield f"packages would be added to {prefix}, which is not the user's"
+        yield f"pip would add packages to {prefix}, where the user may not write"
     elif not torch or torch.startswith(f"{prefix}/"):
-        yield f"programs with added packages find torch at {torch or 'no place'}, not the image's"
+        place = torch or "no place"
+        yield f"with added packages, programs take torch from {place}, not the image's"
 
 
 def describe_start_error(additions: Additions) -> str:
@@ -258,7 +261,8 @@ def judge_advice(folder: str, evidence: HomeEvidence) -> Finding:
     """
     if all("error" not in cache for cache in evidence["caches"].values()):
         return unproven(
-            f"the user can write to {folder}, and the claim is about one who can't", RUN_AS_ASKED
+            f"this check needs a user who can't write to {folder}, but the container's can",
+            RUN_AS_ASKED,
         )
 
     # Packages can't be added here. But the image prints its advice (`said`) when a Python starts.

@@ -225,7 +225,11 @@ def has_pattern(line: str, patterns: Iterable[str]) -> bool:
 
 CLAIMS = {"imports": judge}
 NEXT_STEPS = {
-    "imports": "if the reason names a missing library or module, install that in your Dockerfile "
-    "or base image, and build the image again; if it names a symbol or a version, "
-    f"{pin('the release of the package that was made for this torch and CUDA')}"
+    "imports": {
+        "No module named": pin("the package that has the missing module"),
+        "": "run `docker run --rm IMAGE python -c 'import PACKAGE'` to see the whole error; then "
+        f"{pin('the release of the package that was made for this torch and CUDA')}; if a library "
+        "of the system is missing (`cannot open shared object file`), install its Debian package "
+        "(`apt-get install`) in your Dockerfile or base image in place of that",
+    }
 }

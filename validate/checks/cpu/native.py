@@ -335,7 +335,7 @@ def operator_problems(names: Iterable[str], operators: Mapping[str, bool | None]
     """
     unknown = [name for name in names if operators.get(name) is None]
     if unknown:
-        yield f"torch does not know {listed(unknown)}"
+        yield f"torch does not know the operators {listed(unknown)}"
     without_kernel = [name for name in names if operators.get(name) is False]
     if without_kernel:
         yield f"no CUDA kernel is registered for {listed(without_kernel)}"
@@ -360,11 +360,11 @@ def runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Iter
         if version == 0:
             yield f"{file} does not report its version: cudaRuntimeGetVersion failed"
         elif version // 1000 != major:
-            yield f"expected the CUDA {major} runtime, {file} is {dotted(version)}"
+            yield f"{file} is the runtime of CUDA {dotted(version)}, and CUDA {major} is expected"
         elif runtime["major"] != major:
             yield (
-                f"expected the CUDA {major} runtime, {file} is {dotted(version)}, "
-                f"but is named like one of CUDA {runtime['major']}"
+                f"{file} is the runtime of CUDA {dotted(version)}, but is named like one of CUDA "
+                f"{runtime['major']}"
             )
 
 
@@ -404,6 +404,6 @@ def dotted(version: int) -> str:
 
 CLAIMS = {"native": judge}
 NEXT_STEPS = {
-    "native": f"{if_image_sets('BNB_CUDA_VERSION, or an LD_LIBRARY_PATH that leads to CUDA,')}; if "
+    "native": f"{if_image_sets('BNB_CUDA_VERSION or an LD_LIBRARY_PATH that leads to CUDA')}; if "
     f"not, {pin('the release of the package that was made for this torch and CUDA')}"
 }

@@ -20,7 +20,7 @@ from validate.environment import user_environment
 from validate.harness.error_codes import ErrorEvidence
 from validate.harness.forked import describe_error, list_mapped_files, measure_in_fork
 from validate.judging import Finding, failed, joined, listed, passed, root_cause, suspects, unproven
-from validate.next_steps import remove_variables
+from validate.next_steps import BUILD_ANEW, remove_variables
 
 SETTINGS = Settings(begins_with_torch=True)
 
@@ -207,7 +207,10 @@ def is_bundled(path: str, patterns: Iterable[str]) -> bool:
 
 CLAIMS = {"threads": judge}
 NEXT_STEPS = {
-    "threads": "if the reason names several OpenMP runtimes, remove the package that brings the "
-    "second one, or install it from PyPI in place of conda or Debian, and build the image again; "
-    f"if not, {remove_variables('OMP_NUM_THREADS and MKL_NUM_THREADS')}"
+    "threads": {
+        "OpenMP runtimes": "remove the package that brings the second runtime, or install it from "
+        "PyPI in place of conda or Debian, and build the image again",
+        "no OpenMP": BUILD_ANEW,
+        "": remove_variables("OMP_NUM_THREADS and MKL_NUM_THREADS"),
+    }
 }

@@ -32,9 +32,9 @@ NEXT_STEPS = {
     "numerics/gemm-fp32": _TORCH,
     "numerics/svd-fp32": _TORCH,
     "numerics/tf32-switch": _TORCH,
-    "attention": f"{pin('a release of the attention package that was made for this torch and GPU')}"
-    "; until then, train with another attention (`attn_implementation` of transformers); if the "
-    "kernel is one of torch's own (sdpa-*), take an image of another torch",
+    "attention": "if this is a kernel of torch's own (attention/sdpa-*), take an image of another "
+    f"torch; if not, {pin('a release of the package that was made for this torch and GPU')}; until "
+    "then, train with another attention (`attn_implementation` of transformers)",
     "bitsandbytes": f"{if_image_sets('BNB_CUDA_VERSION')}; if not, "
     f"{pin('a bitsandbytes release with code for this GPU and CUDA')}",
     "triton/jit": f"{if_image_sets('TRITON_INTERPRET or another TRITON_* variable')}; if not, "

@@ -167,7 +167,7 @@ def describe_foreign_slices(host_gpus: Sequence[Gpu], seen_gpus: Sequence[Gpu]) 
         # The name of a slice begins with that of its GPU.
         whole_gpu: Gpu = {**seen_gpu, "name": seen_gpu["name"].partition(_MIG_MARK)[0]}
         if not any(is_same_model(host_gpu, whole_gpu) for host_gpu in host_gpus):
-            yield f"{describe_gpu(seen_gpu)} is a slice of no GPU of the host"
+            yield f"{describe_gpu(seen_gpu)} in the container is a slice of no GPU of the host"
 
 
 def find_view_problems(evidence: DeviceEvidence) -> Iterator[str]:
@@ -179,13 +179,13 @@ def find_view_problems(evidence: DeviceEvidence) -> Iterator[str]:
     cuda_gpus = sort_gpus(evidence["cuda"]["gpus"])
     torch_gpus = sort_gpus(evidence["torch"]["gpus"])
     if not cuda_gpus:
-        yield "libcuda sees no GPU"
+        yield "the driver's library in the container (libcuda) sees no GPU"
     cuda_capabilities = [gpu["capability"] for gpu in cuda_gpus]
     torch_capabilities = [gpu["capability"] for gpu in torch_gpus]
     if cuda_capabilities != torch_capabilities:
         cuda_sees = listed([gpu["name"] for gpu in cuda_gpus]) or "nothing"
         torch_sees = listed([gpu["name"] for gpu in torch_gpus]) or "nothing"
-        yield f"libcuda sees {cuda_sees}, and torch sees {torch_sees}"
+        yield f"the driver sees {cuda_sees}, and torch sees {torch_sees}"
 
 
 def is_same_model(gpu: Gpu, other: Gpu) -> bool:
@@ -205,9 +205,19 @@ def sort_gpus(gpus: Sequence[Gpu]) -> list[Gpu]:
 
 CLAIMS = {"device": judge}
 NEXT_STEPS = {
-    "device": "compare `nvidia-smi -L` on the host with `docker run --rm --gpus all IMAGE "
-    "nvidia-smi -L`. If the reason names CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES, take it "
-    "out of your Dockerfile or of the options of `docker run`; if it names several driver "
-    "libraries, remove the libcuda.so that the image brings (a cuda-compat package); if it names "
-    "two versions of the driver, restart Docker; then validate again"
+    "device": {
+        "driver libraries are loaded": "remove the libcuda.so that the image brings (`apt-get "
+        "remove 'cuda-compat-*'`) in your Dockerfile or base image, then build and validate the "
+        "image again",
+        "the host's driver is": "restart Docker (`sudo systemctl restart docker`), which then "
+        "gives containers the host's new driver, and validate again",
+        "can't list the GPUs": "run `nvidia-smi` on the host. If it fails there, too, mend the "
+        "host's driver (`sudo dmesg` says more). If it works, compare it with `docker run --rm "
+        "--gpus all IMAGE nvidia-smi`: where only the container fails, restart Docker (`sudo "
+        "systemctl restart docker`). Then validate again",
+        "": "compare `nvidia-smi -L` on the host with `docker run --rm --gpus all IMAGE nvidia-smi "
+        "-L`; if they differ, take CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES out of your "
+        "Dockerfile and of the environment of Docker, or let `docker context use` name the engine "
+        "of this machine; then validate again",
+    }
 }

@@ -429,7 +429,7 @@ def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str
         # Memory moves less than 10 TB/s, and products are more than 10 TFLOP/s.
         unit = "TB/s" if peak < 1e13 else "TFLOP/s"
         of_peak = f"{figure / peak:.0%} of the datasheet's {peak / 1e12:.4g}"
-        return f"{figure / 1e12:.3g} {unit}, {of_peak}; at least {least:.0%} is required"
+        return f"{figure / 1e12:.4g} {unit}, {of_peak}; at least {least:.0%} is required"
     if subject == "host-threads":
         threads = evidence["facts"]["threads"]
         times = f"{threads} threads are {figure:.1f} times as fast as one"

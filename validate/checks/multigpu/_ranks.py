@@ -393,21 +393,24 @@ def _find_placement_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iter
     expected_count = expect["ranks"]
     device_type = expect["device"]
     if len(ranks) < 2 or (expected_count and len(ranks) != expected_count):
-        yield f"{len(ranks)} ranks measured, and {expected_count or 'at least 2'} were asked for"
+        started = expected_count or "at least 2"
+        yield f"of {started} processes (ranks) that were started, {len(ranks)} reported a result"
 
     devices = [rank["device"] for rank in ranks if "error" not in rank]
     backend = BACKENDS[device_type]
     for device in devices:
         if device["type"] != device_type or backend not in device["backend"]:
             actual = f"{device['type']} through {device['backend']}"
-            yield f"a rank ran on {actual}, not on {device_type} through {backend}"
+            yield f"a process (rank) ran on {actual}, not on {device_type} through {backend}"
     if device_type == "cuda" and len({device["uuid"] for device in devices}) != len(devices):
-        yield "two ranks ran on one GPU"
+        yield "two processes (ranks) ran on one GPU"
     node_count = expect.get("nodes", 1)
     if node_count > 1 and len(devices) == len(ranks):
         counts = Counter(device.get("node") for device in devices)
-        if [counts[node] for node in range(node_count)] != [len(ranks) // node_count] * node_count:
-            yield f"the {node_count} nodes had {list(counts.values())} ranks, not as many each"
+        ranks_of_nodes = [counts[node] for node in range(node_count)]
+        if ranks_of_nodes != [len(ranks) // node_count] * node_count:
+            numbers = " and ".join(map(str, ranks_of_nodes))
+            yield f"the {node_count} nodes had {numbers} ranks, and should have equally many"
 
 
 ROUNDING_TOLERANCE = 1e-6
@@ -430,10 +433,9 @@ class Requirements:
 
 
 NEXT_STEP = (
-    "do not train in this way in this image before the claim holds: validate again on another "
-    "machine; if the claim fails there as well, "
-    f"{pin('another release of torch or torchao')}; if it holds there, have this machine's GPUs "
-    "and the links between them looked at (`nvidia-smi topo -m`)"
+    "do not train in this way in this image until this passes: validate again on another machine; "
+    f"if it fails there, too, {pin('another release of torch or torchao')}; if it passes there, "
+    "have this machine's GPUs and the links between them looked at (`nvidia-smi topo -m`)"
 )
 """What to do if parallel training does not compute what one process computes."""
 
@@ -467,7 +469,7 @@ def describe_unmet_requirements(requirements: Requirements, rank: ComputingRank)
     for name, required_value in requirements.facts.items():
         value = rank.get("facts", {}).get(name)
         if value != required_value:
-            yield f"{name}: {value!r} was measured, and {required_value!r} is expected"
+            yield f"{name!r} is {value!r}, and {required_value!r} is expected"
 
     for name, (least, most) in requirements.figures.items():
         figure = rank.get("figures", {}).get(name)

@@ -278,7 +278,7 @@ def find_transport_problems(
     """
     connections = rank["connections"]
     if not connections:
-        yield "NCCL's log does not name the transport that it used"
+        yield "NCCL's log does not say over which transport it sent data"
     if link in ("nvlink", "pcie") and rank["peer_access"] is not True:
         yield "the host's GPUs reach each other directly, and those of the container do not"
 
@@ -309,13 +309,16 @@ CLAIMS = {
     "collectives/transport": judge_transport,
 }
 NEXT_STEPS = {
-    "collectives/exact": "do not train on several GPUs in this image before the claim holds: "
-    "validate again on another machine; if the claim fails there as well, "
-    f"{pin('another release of nvidia-nccl-cu12 or nvidia-nccl-cu13')}; if it holds there, have "
+    "collectives/exact": "do not train on several GPUs in this image until this passes: validate "
+    "again on another machine; if it fails there, too, "
+    f"{pin('another release of nvidia-nccl-cu12 or nvidia-nccl-cu13')}; if it passes there, have "
     "the links between this machine's GPUs looked at (`nvidia-smi nvlink -e`, `nvidia-smi topo "
     "-m`)",
-    "collectives/transport": "if the reason names NCCL_* variables, take them out of your "
-    "Dockerfile, of /etc/nccl.conf in the image and of the options of `docker run`, and validate "
-    "again; if it names none, start containers with `--ipc=host` or `--shm-size=8g`, and look at "
-    "`nvidia-smi topo -m` and `nvidia-smi nvlink -s` on the host",
+    "collectives/transport": {
+        " (NCCL_": "take these NCCL_* variables out of your Dockerfile, of /etc/nccl.conf in the "
+        "image and of the environment of Docker, then build the image again and validate it",
+        "": "look at `nvidia-smi topo -m` and `nvidia-smi nvlink -s` on the host: if they show the "
+        "links between the GPUs, start containers with `--ipc=host` or `--shm-size=8g`, and "
+        "validate again; if not, validate on another machine",
+    },
 }

@@ -181,8 +181,8 @@ CLAIMS = {
     "two-nodes/transport": judge_transport,
 }
 NEXT_STEPS = {
-    "two-nodes/collectives": "do not train on several nodes with this image before the claim "
-    "holds: validate again on another machine; if the claim fails there as well, "
+    "two-nodes/collectives": "do not train on several nodes with this image until this passes: "
+    "validate again on another machine; if it fails there, too, "
     f"{pin('another release of nvidia-nccl-cu12 or nvidia-nccl-cu13')}",
     "two-nodes/transport": "take NCCL_HOSTID, NCCL_SOCKET_IFNAME and other NCCL_* variables out of "
     "your Dockerfile and of /etc/nccl.conf in the image (`docker run --rm IMAGE env` shows what "

@@ -144,7 +144,7 @@ def judge(_subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Findin
 
 CLAIMS = {"rendezvous": judge}
 NEXT_STEPS = {
-    "rendezvous": "start jobs on several nodes by another launcher, whose claim holds; the probe's "
-    "`log` in evidence.json has what the launcher of this claim printed; "
+    "rendezvous": "start jobs on several nodes by another launcher that passes (the `log` of this "
+    "check in evidence.json has what this one printed); to mend this one: "
     f"{if_image_sets('a MASTER_ADDR, ACCELERATE_*, GLOO_* or NCCL_* variable')}; if not, {REPORT}"
 }

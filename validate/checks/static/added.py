@@ -16,7 +16,7 @@ from validate.checks.static.modes import User, read_user
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
-from validate.judging import Finding, conclude
+from validate.judging import Finding, failed, joined, passed
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -137,6 +137,7 @@ def judge(_subject: str, _expect: FoldersExpect, evidence: FoldersEvidence) -> F
     user = evidence["user"]
     folders = evidence["folders"]
     faults = []
+    commands = []
     for name, folder in folders.items():
         if folder["writable"]:
             continue
@@ -148,20 +149,22 @@ def judge(_subject: str, _expect: FoldersExpect, evidence: FoldersEvidence) -> F
         if not folder["exists"]:
             state = f"it can't be made: the folder above is {state}"
 
-        fault = f"user {user} can't write to {name}, {path} ({state})"
-        remedy = f"`RUN mkdir -p {path} && chown {user} {path}` as root"
-        faults.append(f"{fault}: {remedy}")
+        faults.append(f"user {user} can't write to {name}, {path} ({state})")
+        commands.append(f"mkdir -p {path} && chown {user} {path}")
 
+    if faults:
+        return failed(joined(faults), f"add `RUN {' && '.join(commands)}` {_AS_ROOT}")
     # All folders but the working folder are named by variables.
     named_by_variables = len(folders) - 1
     working_folder = folders[WORKING_FOLDER]["path"]
     good = f"user {user} can write to {working_folder}"
     good += f" and {named_by_variables} folders that variables name"
-    return conclude(faults, good)
+    return passed(good)
 
 
 CLAIMS = {"added/folders": judge}
-NEXT_STEPS = {
-    "added/folders": "write the command that the reason ends with into your Dockerfile, above its "
-    "last USER line, and build the image again and validate it"
-}
+_AS_ROOT = (
+    "to your Dockerfile, above its last USER line (so that root runs it), then build the image "
+    "again and validate it"
+)
+NEXT_STEPS = {"added/folders": f"add `RUN mkdir -p FOLDER && chown USER FOLDER` {_AS_ROOT}"}

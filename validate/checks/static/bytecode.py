@@ -157,7 +157,7 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
             "python -m compileall -q /opt/venv` below that step, and build the image again; if "
             f"you have no such step, {BUILD_ANEW}",
         )
-    faults = [f"{path} is {fault}" for path, fault in evidence["faults"].items()]
+    faults = [f"the bytecode {path} is {fault}" for path, fault in evidence["faults"].items()]
     faults += count_unlisted(evidence, "faults", "files of bytecode do not fit their sources")
     good = f"{evidence['files']} files of bytecode are of Python {evidence['python']}"
     return conclude(faults, f"{good} and fit their sources")
@@ -165,8 +165,8 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
 
 CLAIMS = {"bytecode": judge}
 NEXT_STEPS = {
-    "bytecode": "add `RUN python -m compileall -q -f FOLDER`, with the folder that the reason "
-    "names for FOLDER, below the last step of your Dockerfile that touches Python files (a later "
-    "`touch` or COPY makes the bytecode void again), and build the image again; if no step "
+    "bytecode": "add `RUN python -m compileall -q -f FOLDER`, with the folder above `__pycache__` "
+    "in the reason for FOLDER, below the last step of your Dockerfile that touches Python files (a "
+    "later `touch` or COPY makes the bytecode void again), and build the image again; if no step "
     f"touches any, {BUILD_ANEW}"
 }

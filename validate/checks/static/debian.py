@@ -219,12 +219,12 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
 
     # Packages come first, because they often explain what is wrong with files.
     for name, state in evidence["unfinished"].items():
-        faults.append(f"Debian's {name} is in the state `{state}`")
+        faults.append(f"Debian's package {name} is not wholly installed (its state is `{state}`)")
     for path, package in evidence["altered"].items():
-        faults.append(f"{path} is not as Debian's {package} has it")
+        faults.append(f"{path} is not as Debian's package {package} has it")
     faults += count_unlisted(evidence, "altered", "files are not as Debian's packages have them")
     for path, package in evidence["missing"].items():
-        faults.append(f"{path} of Debian's {package} is missing")
+        faults.append(f"{path} of Debian's package {package} is missing")
     faults += count_unlisted(evidence, "missing", "files of Debian's packages are missing")
 
     good = f"{evidence['packages']} Debian packages are wholly installed"
@@ -248,9 +248,9 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
 
 CLAIMS = {"debian": judge, "base/debian": judge}
 _NEXT_STEP = (
-    "install the package that the reason names again (`apt-get install --reinstall PACKAGE`; "
-    "`dpkg --configure -a` for one that is not wholly installed) in {place}, below the last step "
-    "that changes its files, and build the image again with enough free disk"
+    "in {place}, below the last step that changes these files, install the package that the reason "
+    "names again (`apt-get install --reinstall PACKAGE`, after `dpkg --configure -a` if the reason "
+    "names a state), and build the image again with enough free disk"
 )
 NEXT_STEPS = {
     "debian": _NEXT_STEP.format(place="your Dockerfile, or in that of the base image"),

@@ -585,8 +585,8 @@ def describe_hidden_code(files: Mapping[str, MeasuredFile]) -> Iterator[str]:
     for path, file in files.items():
         for arch, regions in file.get("hidden", {}).items():
             yield (
-                f"the sm_{arch} code of {regions} regions in {path} is marked as taken out, "
-                "and the driver passes it over"
+                f"{path} has code for sm_{arch} in {regions} regions that are marked as taken out, "
+                "so the driver does not use it"
             )
 
 
@@ -712,8 +712,9 @@ def judge_pruned(expect: PrunedExpect, files: Mapping[str, MeasuredFile]) -> Fin
     finding = conclude([*unreadable, *unpruned], describe_pruned(expect, archs, with_code))
     if unpruned:
         step = (
-            "if your Dockerfile installs this package again, take that step out and build the "
-            f"image again; if it does not, {BUILD_ANEW}"
+            "nothing is broken, this code only takes space; to remove it: if your Dockerfile "
+            "installs this package again, take that step out and build the image again; if it "
+            f"does not, {BUILD_ANEW}"
         )
         finding = finding._replace(next_step=step)
     return finding
@@ -735,8 +736,8 @@ def describe_unpruned(archs: str, with_code: Mapping[str, MeasuredFile]) -> Iter
         if file["marked"]:
             size = f"{file['marked_bytes'] / 1e6:.1f} MB"
             yield (
-                f"{path} has {size} of code for {listed(file['marked'])} that is marked as taken "
-                "out and still there"
+                f"{path} still has {size} of code for {listed(file['marked'])}, which is only "
+                "marked as taken out: it should have been removed"
             )
 
 
@@ -767,10 +768,16 @@ def describe_pruned(expect: PrunedExpect, archs: str, with_code: Mapping[str, Me
 
 
 CLAIMS = {"device-code": judge}
+_DAMAGED = (
+    "this library is damaged: if a step of your Dockerfile changes it (`strip`, another pruner), "
+    f"remove that step and build the image again; if none does, {BUILD_ANEW}"
+)
 NEXT_STEPS = {
-    "device-code": "if a step of your Dockerfile takes code out of the package (`rm`, `strip`, "
-    "another pruner), remove that step and build the image again; if none does, "
-    f"{pin('a release of the package with code for the GPUs that the reason names')}",
-    "device-code/pruned": f"{BUILD_ANEW}; if the reason names a package that was added to a pruned "
-    "image, nothing is broken: its code for other GPUs only takes space",
+    "device-code": {
+        "can't be read": _DAMAGED,
+        "": "if a step of your Dockerfile takes code out of the package (`rm`, `strip`, another "
+        "pruner), remove that step and build the image again; if none does, "
+        f"{pin('a release of the package with code for this GPU architecture')}",
+    },
+    "device-code/pruned": _DAMAGED,
 }

@@ -20,6 +20,7 @@ from validate.environment import debian, installed, user_environment
 from validate.environment.installed import Distribution
 from validate.environment.user_environment import Start, UserEnvironment
 from validate.judging import Finding, conclude, listed, matches
+from validate.next_steps import take_out
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -307,7 +308,7 @@ def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidenc
         if lines and path in expect.get("reported_files", ()):
             reported_files.append(path)
         elif lines:
-            faults.append(f"the settings file {path} is not empty: {listed(lines)}")
+            faults.append(f"the settings file {path} sets {listed(lines)}")
     faults += find_start_faults(evidence["start"], expect["start_files"])
     good = f"{len(expect['required'])} variables as expected, none that misleads"
     good += ", no start-up code of unknown owner"
@@ -402,13 +403,18 @@ def find_start_faults(start: PythonStart, start_files: Mapping[str, str]) -> Ite
         is_harmless = file["owners"] or file["of_debian"] or file["does_nothing"]
         name = PurePosixPath(file["file"]).name
         if not is_harmless and not matches(name, start_files):
-            yield f"{file['file']} runs at every start of Python and belongs to no distribution"
+            yield (
+                f"{file['file']} runs at every start of Python, and belongs to no installed package"
+            )
 
 
 CLAIMS = {"environment": judge}
 NEXT_STEPS = {
-    "environment": "take out of your Dockerfile or base image what sets the variable, writes the "
-    "line or brings the file that the reason names (if a variable is missing: what empties it), "
-    "and build the image again; to keep a variable that you set on purpose, declare it in "
-    "/opt/truetag/derived.toml of your image, under [variables]"
+    "environment": {
+        "the settings file ": take_out("the step that writes to this file"),
+        "runs at every start": take_out("the step that brings this file"),
+        "": f"{take_out('the line that sets, changes or empties this variable')}; to keep a "
+        "variable that you set on purpose, declare it in /opt/truetag/derived.toml of your image, "
+        "under [variables]",
+    }
 }

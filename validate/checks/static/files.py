@@ -20,7 +20,7 @@ from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import map_on_all_cores
 from validate.judging import Finding, conclude, count_unlisted, failed, listed, matches
-from validate.next_steps import BUILD_ANEW
+from validate.next_steps import BUILD_ANEW, take_out
 
 SETTINGS = Settings(reads_files_only=True, starts_first=True)
 
@@ -310,9 +310,9 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
     excused = [f"*/{pattern}" for pattern in expect["unowned"]]
     for path in evidence["unowned"]:
         if not matches(path, excused):
-            faults.append(f"{path} belongs to no distribution (installed package)")
+            faults.append(f"{path} belongs to no installed Python package")
     # The evidence lists only the first files, and counts all: add a fault for the others.
-    faults += count_unlisted(evidence, "unowned", "files belong to no distribution")
+    faults += count_unlisted(evidence, "unowned", "files belong to no installed Python package")
     for distribution in evidence["without_record"]:
         # Debian's Python packages have no RECORD: dpkg has the sums of their files.
         if not distribution["location"].endswith("/dist-packages"):
@@ -335,7 +335,7 @@ def describe_changed_files(evidence: FilesEvidence) -> Iterator[str]:
         if conflict["holds"]:
             holds = f"it holds {listed(conflict['holds'])}'s"
         owners = " and ".join(conflict["owners"])
-        yield f"{conflict['path']} is claimed by {owners} with different contents ({holds})"
+        yield f"{owners} both install {conflict['path']}, with different contents ({holds})"
 
     for file in evidence["wrong"]:
         if file["path"] not in reported:
@@ -346,8 +346,11 @@ def describe_changed_files(evidence: FilesEvidence) -> Iterator[str]:
 
 CLAIMS = {"files": judge}
 NEXT_STEPS = {
-    "files": "install the package that the reason names again (`RUN pip install --force-reinstall "
-    "--no-deps PACKAGE==VERSION`) below all steps of your Dockerfile that change its files, or, "
-    "for a file that belongs to no package, remove the file in the step that brings it; then build "
-    f"the image again; if your Dockerfile changed none of these files, {BUILD_ANEW}"
+    "files": {
+        "belong": take_out("the step that brings these files"),
+        "": "install the package that the reason names again (`RUN pip install --force-reinstall "
+        "--no-deps PACKAGE==VERSION`) below all steps of your Dockerfile that change its files, "
+        "and build the image again; if your Dockerfile changes none of them, "
+        f"{BUILD_ANEW}",
+    }
 }

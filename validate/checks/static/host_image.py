@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from validate.claims import ImageKind
 from validate.judging import Finding, conclude, failed, listed, passed, plural, unproven
-from validate.next_steps import BUILD, BUILD_ANEW, VALIDATE_AGAIN
+from validate.next_steps import BUILD, BUILD_ANEW, READ_LAYERS, take_out
 
 _USER = "1001"
 """The user with whom our Dockerfiles end (templates/stages/image.j2)."""
@@ -154,7 +154,9 @@ def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -
     faults = []
     for name, value in expect["labels"].items():
         if measured.get(name) != value:
-            faults.append(f"the label {name} is {measured.get(name)!r}, and should be {value!r}")
+            faults.append(
+                f"the label {name} is {measured.get(name, 'missing')!r}, and should be {value!r}"
+            )
 
     architecture = evidence.get("architecture", "")
     expected_architecture = expect.get("architecture", "")
@@ -275,9 +277,12 @@ def describe_hidden_gpus(capabilities: list[str], driver: dict[str, str]) -> Ite
             f"the variable NVIDIA_DRIVER_CAPABILITIES={injected_text} lacks {listed(lacking)}, so "
             "containers get only a part of the driver"
         )
-    visible = driver.get("NVIDIA_VISIBLE_DEVICES")
-    if visible in (None, "", "void", "none"):
-        yield f"the variable NVIDIA_VISIBLE_DEVICES={visible} hides every GPU from containers"
+    visible = driver.get("NVIDIA_VISIBLE_DEVICES") or "not set"
+    if visible in ("not set", "void", "none"):
+        yield (
+            f"the variable NVIDIA_VISIBLE_DEVICES is {visible}, which hides every GPU from "
+            "containers"
+        )
     if driver.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
         yield "the variable NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off"
 
@@ -290,7 +295,7 @@ def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) 
     The verdict is UNPROVEN if the layers could not be read.
     """
     if "unread" in evidence:
-        return unproven(evidence["unread"], _READ_LAYERS)
+        return unproven(f"{_UNREAD}: {evidence['unread']}", READ_LAYERS)
     faults = []
     for secret in evidence["secrets"]:
         faults.append(
@@ -317,7 +322,7 @@ def judge_bytes(_subject: str, _expect: object, evidence: LayersEvidence) -> Fin
     The verdict is UNPROVEN if the layers could not be read.
     """
     if "unread" in evidence:
-        return unproven(evidence["unread"], _READ_LAYERS)
+        return unproven(f"{_UNREAD}: {evidence['unread']}", READ_LAYERS)
     faults = [describe_wasted(files) for files in evidence.get("wasted", ())]
     return conclude(faults, "no build step removes or copies what a lower layer brings")
 
@@ -328,13 +333,10 @@ def describe_wasted(files: WastedFiles) -> str:
     megabytes = files["bytes"] / 1e6
     number = plural(files["files"], "file")
     what = f"{number} ({megabytes:.1f} MB) of lower layers, {files['largest']} first"
+    does = f"removes {what}"
     if files["how"] == "copied":
-        remedy = "set owner and mode in the step that brings them (COPY --chown, one RUN)"
         does = f"copies {what}, with the same content"
-    else:
-        remedy = "remove them in the step that brings them"
-        does = f"removes {what}"
-    return f"{step} (layer {files['layer']}) {does}: {remedy}"
+    return f"{step} (layer {files['layer']}) {does}, so each pull takes them for nothing"
 
 
 def judge_history(_subject: str, _expect: object, evidence: ImageEvidence) -> Finding:
@@ -343,7 +345,7 @@ def judge_history(_subject: str, _expect: object, evidence: ImageEvidence) -> Fi
     return conclude(faults, "no credential in variables, labels and build steps")
 
 
-_READ_LAYERS = f"validate as root on the machine of the engine: {VALIDATE_AGAIN}"
+_UNREAD = "the files in the image's layers can't be read here"
 CLAIMS = {
     "image/labels": judge_labels,
     "image/size": judge_size,
@@ -357,6 +359,14 @@ _REVOKE = (
     "as a build secret (`RUN --mount=type=secret`), so that no layer and no variable holds it, and "
     "build again"
 )
+_WASTE = {
+    " copies ": "give these files their owner and mode in the step of your Dockerfile that brings "
+    "them (`COPY --chown=USER --chmod=MODE`, or one RUN for both), not in a later step, and build "
+    "the image again",
+    "": "remove these files in the step of your Dockerfile that brings them, as a later step only "
+    "hides them, and build the image again",
+}
+"""Reason -> what to do about files that each pull takes for nothing. The image itself works."""
 NEXT_STEPS = {
     "image/labels": f"build the image again from this matrix.yaml: `{BUILD}`; if its labels are "
     "still wrong, another image was given this name (`docker tag`): validate that one by its own "
@@ -364,12 +374,13 @@ NEXT_STEPS = {
     "image/size": f"look for the largest layers by `docker history IMAGE`, take what nobody needs "
     "out of your Dockerfile or of the pins of matrix.yaml, and build the image again; if you "
     f"changed neither since the image was smaller, {BUILD_ANEW}",
-    "image/settings": "take the USER, ENTRYPOINT, VOLUME or NVIDIA_* variable that the reason "
-    "names out of your Dockerfile, or of that of the base image, and build the image again; if "
-    f"neither sets it, {BUILD_ANEW}",
+    "image/settings": {
+        "run as": take_out("the USER line that sets this user"),
+        "ENTRYPOINT": take_out("the ENTRYPOINT line that sets this"),
+        " is a volume": take_out("the VOLUME line that names this folder"),
+        "": take_out("the ENV line that sets this variable"),
+    },
     "image/history": _REVOKE,
-    "image/layers": f"for a credential: {_REVOKE}; for any other file: remove it in the step that "
-    "brings it, as a later step only hides it, and build the image again",
-    "image/bytes": "change the step of your Dockerfile that the reason names as the reason says, "
-    "and build the image again; the image works, but each pull takes more bytes than needed",
+    "image/layers": {" holds ": _REVOKE, **_WASTE},
+    "image/bytes": _WASTE,
 }

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypedDict
 
 from validate.installation import command
 from validate.judging import Finding, failed, listed, passed, unproven
+from validate.next_steps import BUILD, READ_LAYERS, REPORT, VALIDATE_AGAIN
 
 BUILDS_NEEDED = 2
 """One build does not show that the next one gives the same bytes."""
@@ -20,8 +21,8 @@ SETTINGS_ROW = "settings"
 SUITE = "suite"
 """The name of the layer with the copy of this suite. No build of it is recorded: instead, its paths
 are compared with those of the suite."""
-_WHERE_LAYERS_ARE_READ = "validate the image as root on the engine's own machine"
-"""The next step for evidence of before 2026-11-29, which does not say why layers were unread."""
+_UNREAD = "the engine's store is not on this machine, or only root can read it"
+"""For evidence of before 2026-11-29, which does not say why layers were unread."""
 OUR_TOOLS = (
     "/opt/truetag",
     "/usr/local/bin/validate",
@@ -122,10 +123,10 @@ class LayerComparison(NamedTuple):
     """Layers that are not recorded for two builds."""
 
     def describe_difference(self) -> str:
-        """Return `base, torch differ from the record`; empty if the image is as recorded."""
+        """Return `the layers base, torch are not as recorded`; empty if all are as recorded."""
         # One of the two lists is empty.
         names = [layer["layer"] for layer in self.differing] or self.strange
-        return f"{listed(names)} differ from the record" if names else ""
+        return f"the layers {listed(names)} are not as recorded" if names else ""
 
 
 def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> LayerComparison:
@@ -174,10 +175,13 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
         return failed("; ".join(tool_faults))
     layers = compare_layers(expect, evidence)
     recording = command("reproduce", expect["arguments"], "--record")
-    next_step = f"`{recording}` builds the image twice and records its layers"
+    next_step = (
+        "nothing needs to be done for the image to work; to have its layers compared, record them "
+        f"(`{recording}` builds the image twice), then validate it again: {VALIDATE_AGAIN}"
+    )
     # First: are there layers on both sides that could be compared?
     if not layers.expected:
-        return unproven(f"the image's recipe has no layers: {next_step}")
+        return unproven("no layers of this image are recorded, to compare them with", next_step)
     if not layers.measured:
         return unproven(
             "the image's history names more or fewer steps that made a layer than the image has "
@@ -189,7 +193,7 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     # Then: does something differ, and does it prove a fault?
     excuse = excuse_difference(layers, expect, evidence)
     if excuse:
-        return unproven(excuse)
+        return excuse
     faults = find_faults(layers, expect, evidence)
     if faults:
         return failed("; ".join(faults))
@@ -197,14 +201,17 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     # Nothing differs. Last: was everything compared, with enough builds?
     if layers.unproven:
         names = listed(layers.unproven, limit=5)
-        return unproven(f"no two builds of {names} are recorded for this recipe: {next_step}")
+        return unproven(
+            f"it takes two recorded builds to compare layers with, and there are fewer of {names}",
+            next_step,
+        )
     # If layers can't be read (`canonical`), nobody has looked for foreign files in the layer of our
     # own checks.
     if not evidence["canonical"] and SUITE in layers.measured:
-        where = evidence.get("unread", _WHERE_LAYERS_ARE_READ)
         return unproven(
-            f"the layer of truetag's suite can't be read on this machine, so nobody looked for "
-            f"other files in it; {where}"
+            "the layer with truetag's own checks can't be read here, so nobody looked for other "
+            f"files in it: {evidence.get('unread', _UNREAD)}",
+            READ_LAYERS,
         )
     return passed(describe_success(layers, expect, evidence))
 
@@ -221,7 +228,7 @@ def describe_changed_tools(changes: Sequence[StepChange]) -> Iterator[str]:
             step = change["step"][:_STEP_CHARACTERS]
             yield (
                 f"`{step}` changes {listed(tools)}, which `pip install`, `validate`, `doctor` or "
-                "the entrypoint of this image need: take this step out of your Dockerfile"
+                "the entrypoint of this image need"
             )
 
 
@@ -235,34 +242,34 @@ def concerns_our_tools(path: str) -> bool:
 
 def excuse_difference(
     layers: LayerComparison, expect: OriginExpectation, evidence: OriginEvidence
-) -> str:
-    """Return why the image may be right although its layers differ from the record.
+) -> Finding | None:
+    """Return UNPROVEN if the image may be right although its layers differ from the record.
 
-    Empty if a difference proves a fault, or if there is no difference.
+    None if a difference proves a fault, or if there is no difference.
     """
     difference = layers.describe_difference()
     if not difference:
-        return ""
+        return None
 
     # An older checkout, an edited template or another lock gives other bytes rightly.
     if evidence["recipe"] != expect["recipe"]:
         if evidence["recipe"]:
-            made_by = "by another recipe than this checkout's"
+            made_by = "from another lock or other build steps than this checkout has"
         else:
-            made_by = "before images named their recipe"
-        return (
-            f"{difference}, but the image was built {made_by}: build the image again with this "
-            "checkout"
+            made_by = "by a release of truetag that did not note down the build steps"
+        return unproven(
+            f"{difference}, which proves no fault: the image was built {made_by}",
+            f"build the image again with this checkout: `{BUILD}`",
         )
     # Only digests that were made by reading the layers (`canonical`) are the same on all engines.
     # Layers too many (`strange`) are a fault in any case.
     if layers.differing and not evidence["canonical"]:
-        return (
-            f"{difference}, but this engine's layers can't be read here, and it "
-            "may write the same files in another way; "
-            f"{evidence.get('unread', _WHERE_LAYERS_ARE_READ)}"
+        return unproven(
+            f"{difference}, which proves no fault, as the files in them could not be compared: "
+            f"{evidence.get('unread', _UNREAD)}",
+            READ_LAYERS,
         )
-    return ""
+    return None
 
 
 def find_faults(
@@ -274,11 +281,13 @@ def find_faults(
     """
     faults = []
     for path in evidence["beside_suite"]:
-        faults.append(f"{path} is in the layer of truetag's suite, and is not a file of the suite")
+        faults.append(
+            f"{path} is in the layer of truetag's own checks, and belongs to none of them"
+        )
     for layer in layers.differing:
         faults.append(describe_difference(layer, layers.measured.get(layer["layer"], "")))
     for name in layers.strange:
-        faults.append(f"the image has a layer {name}, which no step of its recipe makes")
+        faults.append(f"the image has a layer {name}, which none of its build steps makes")
     if layers.differing:
         comparing = command("reproduce", expect["arguments"], "--beside IMAGE")
         faults.append(f"`{comparing}` names the files that differ")
@@ -293,11 +302,11 @@ def describe_difference(layer: ExpectedLayer, diff_id: str) -> str:
     """
     recorded = layer["diff_id"].removeprefix("sha256:")[:_DIGEST_CHARACTERS]
     measured = diff_id.removeprefix("sha256:")[:_DIGEST_CHARACTERS] or "missing"
+    subject = f"the layer {layer['layer']}"
     if layer["layer"] == SETTINGS_ROW:
-        subject = "the image's settings (variables, user, labels) are"
-    else:
-        subject = f"the layer {layer['layer']} is"
-    return f"{subject} {measured}, and {listed(layer['builds'])} gave {recorded}"
+        subject = "the digest of the image's settings (variables, user, labels)"
+    builds = listed(layer["builds"])
+    return f"{subject} is {measured}, and the same build steps gave {recorded} before ({builds})"
 
 
 def describe_success(
@@ -335,9 +344,11 @@ def describe_changes(changes: Sequence[StepChange]) -> str:
 
 CLAIMS = {"origin/layers": judge}
 NEXT_STEPS = {
-    "origin/layers": "if the reason quotes a step of your own Dockerfile, take that step out and "
-    f"build again; if not, build the image again (`{command('build', 'NAME', '--no-cache')}`): "
-    "where the claim then holds, a mirror, a cache or an interrupted build had spoilt the layer; "
-    "where it fails again, give the command that the reason quotes, and look at the files that it "
-    "lists"
+    "origin/layers": {
+        " changes ": "take this step out of your Dockerfile, and build the image again",
+        "": f"build the image again (`{command('build', 'NAME', '--no-cache')}`): if it passes "
+        "then, a mirror, a cache or an interrupted build had spoilt the layer; if it fails again "
+        "in the same way, give the command that the reason quotes, which lists the files that "
+        f"differ, or, if it quotes none, {REPORT}",
+    }
 }

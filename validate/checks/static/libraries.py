@@ -499,7 +499,7 @@ def find_link_faults(expect: LibrariesExpect, linked: Sequence[LinkedLibrary]) -
 
     yield from describe_added(expect, of_added)
     for library in of_image:
-        needs = f"{library.path} of {listed(library.owners) or 'no distribution'} needs"
+        needs = f"{library.path} of {listed(library.owners) or 'no Python package'} needs"
         if library.missing:
             names = listed(sort_telling_first(expect, library.missing))
             yield f"{needs} {names}, which the loader does not find"
@@ -688,7 +688,7 @@ def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> It
             is_covered(exception, path, [soname]) for exception in expect["exceptions"]
         )
         if is_of_other_cuda(expect, soname) and not is_allowed:
-            owner = listed(list(owners)) or "no distribution"
+            owner = listed(list(owners)) or "no Python package"
             yield f"{path} of {owner} is {soname}, of another CUDA major than torch's"
 
     # Copies that no distribution brought, by the name of a library that one did bring.
@@ -723,11 +723,22 @@ def split_soname(name: str) -> tuple[str, str]:
 
 
 CLAIMS = {"libraries": judge}
+_PIN = pin("the release of the package that was made for this torch and CUDA")
+_REMOVE_COPY = (
+    "remove the copy that no package brings, or the LD_LIBRARY_PATH line or /etc/ld.so.conf.d file "
+    "that leads to it, in your Dockerfile or base image, and build the image again"
+)
 NEXT_STEPS = {
-    "libraries": "if the reason says that a library has a second copy, or that torch gets one from "
-    "a file of no package, remove that copy, or the LD_LIBRARY_PATH line or /etc/ld.so.conf.d file "
-    "that leads to it, and build the image again; if it names a missing library of the system "
-    "(such as libgomp.so.1), install its Debian package (`apt-get install`) in your Dockerfile or "
-    "base image, and build again; for a library of CUDA or torch, "
-    f"{pin('the release of the package that was made for this torch and CUDA')}"
+    "libraries": {
+        " second copy ": _REMOVE_COPY,
+        "torch gets ": _REMOVE_COPY,
+        " CUDA major": _PIN,
+        "no Python package": "install the Debian package that has the missing library "
+        "(`apt-get install`) in your Dockerfile or base image; if there is none, and you do not "
+        "use the program that needs it, remove this program in the step that brings it; then build "
+        "the image again",
+        "": "if the library that is not found is one of CUDA or torch, or can't be loaded, "
+        f"{_PIN}; if it is any other (such as libgomp.so.1), install its Debian package (`apt-get "
+        "install`) in your Dockerfile or base image, and build again",
+    }
 }

@@ -21,7 +21,7 @@ from validate.environment.image_paths import is_link, is_plain_file, read_image_
 from validate.environment.installed import Distribution
 from validate.environment.user_environment import Start, UserEnvironment
 from validate.judging import Finding, conclude, listed
-from validate.next_steps import BUILD_ANEW
+from validate.next_steps import BUILD_ANEW, take_out
 
 SETTINGS = Settings(
     reads_files_only=True,
@@ -514,10 +514,10 @@ def find_path_faults(expect: Expected, path: Sequence[str]) -> Iterator[str]:
         differences.append(f"it lacks {listed(lacking)}")
     added = [folder for folder in folders if folder not in (*our_folders, *relative)]
     if added and expect["image_kind"] == ImageKind.OURS:
-        differences.append(f"our build does not set {listed(added)}")
+        differences.append(f"truetag's build does not set {listed(added)}")
     ours_in_its_order = [folder for folder in folders if folder in our_folders]
     if ours_in_its_order != [folder for folder in our_folders if folder in folders]:
-        differences.append(f"our build sets another order, {':'.join(our_folders)}")
+        differences.append(f"truetag's build sets another order, {':'.join(our_folders)}")
     if differences:
         yield f"the PATH is {':'.join(path)}: {'; '.join(differences)}"
 
@@ -529,8 +529,12 @@ def without_last_slash(folder: str) -> str:
 
 CLAIMS = {"lookup": judge}
 NEXT_STEPS = {
-    "lookup": "remove the file that the reason names first, or the package that brings it, or move "
-    "its folder behind that of the base image (`ENV PATH=$PATH:/mine`, not `/mine:$PATH`; the same "
-    "for PYTHONPATH and LD_LIBRARY_PATH), and build the image again; if your Dockerfile and your "
-    f"base image add none of these, {BUILD_ANEW}"
+    "lookup": {
+        "the PATH ": take_out("the ENV PATH line that changes it so"),
+        " because it is there": take_out("the step that brings this file"),
+        "": "remove the file that the reason names first, or the package that brings it, or move "
+        "its folder behind that of the other (`ENV PATH=$PATH:/mine`, not `/mine:$PATH`; the same "
+        "for PYTHONPATH and LD_LIBRARY_PATH), and build the image again; if your Dockerfile and "
+        f"your base image add none of these, {BUILD_ANEW}",
+    }
 }

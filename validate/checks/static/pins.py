@@ -25,7 +25,7 @@ from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.environment.user_environment import Start, UserEnvironment
 from validate.judging import Finding, conclude, failed, listed
-from validate.next_steps import BUILD_ANEW
+from validate.next_steps import BUILD_ANEW, take_out
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -465,12 +465,12 @@ def find_module_faults(subject: str, expect: PinExpect, name: str, module: Modul
         return
 
     if subject not in module["owners"]:
-        owner = listed(module["owners"]) or "no distribution"
+        owner = listed(module["owners"]) or "no installed package"
         file = f"{module['file']} of {owner}"
         yield f"`import {name}` loads {file}, found through {module['through']}"
     others = set(module["providers"]) - {subject} - set(expect["shares"])
     if others:
-        yield f"{listed(sorted(others))} also installs files into {name}"
+        yield f"the package {listed(sorted(others))} also installs files into the module {name}"
 
 
 def find_torch_faults(expect: PinExpect, torch: TorchVersion) -> Iterator[str]:
@@ -613,7 +613,10 @@ _AS_LOCKED = (
     f"{BUILD_ANEW}"
 )
 NEXT_STEPS = {
-    "pins": _AS_LOCKED,
+    "pins": {
+        "` loads ": take_out("this file, or the PYTHONPATH or .pth line that leads to it,"),
+        "": _AS_LOCKED,
+    },
     "pins/lock": _AS_LOCKED,
     "pins/additions": "take the package or variable that the reason names out of your Dockerfile, "
     "or install a release of the package for which the reason does not hold, and build the image "

@@ -141,7 +141,10 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
             files += record["files"]
             # The lock may have several wheels of a version. Any of them may be installed.
             if record["digest"] not in wheel["records"]:
-                faults.append(f"{record['path']} is not the RECORD of the locked wheel of {name}")
+                faults.append(
+                    f"{record['path']} lists other files than the wheel of {name} that is locked, "
+                    "so the installed package is not from that wheel"
+                )
 
     if not compared:
         return failed(
@@ -164,11 +167,10 @@ def _unproven_wheels(unknown: Mapping[str, str]) -> Finding:
     """Return UNPROVEN, with the distributions of whose wheels nothing is known, and the reasons."""
     reasons = sorted(set(unknown.values()))
     return unproven(
-        f"the RECORDs of the locked wheels of {listed(list(unknown))} are not known: "
-        f"{listed(reasons)}",
-        "nothing needs to be done for the image to work; to have these wheels compared as well, "
-        f"lock the image, which reads their RECORDs, and validate again: `{LOCK}`, then "
-        f"{VALIDATE_AGAIN}",
+        "the lists of files (RECORD) of these locked wheels are not known, so the installed "
+        f"packages were not compared with them: {listed(list(unknown))} ({listed(reasons)})",
+        f"nothing needs to be done for the image to work; to have them compared, `{LOCK}` reads "
+        f"these lists, then validate again: {VALIDATE_AGAIN}",
     )
 
 

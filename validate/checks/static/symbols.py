@@ -430,7 +430,7 @@ def is_about(exception: SymbolException, path: str) -> bool:
 
 def describe_lacking(library: LackingLibrary) -> str:
     """Return a sentence about what a library lacks: a symbol version, else the first symbols."""
-    needs = f"{library['path']} of {listed(library['owners']) or 'no distribution'} needs"
+    needs = f"{library['path']} of {listed(library['owners']) or 'no Python package'} needs"
     if library["versions"]:
         version, name, file = library["versions"][0]
         return f"{needs} {version} of {name}, which {file} does not define"
@@ -438,13 +438,16 @@ def describe_lacking(library: LackingLibrary) -> str:
     names = [name[:_LONGEST_NAME] for name in library["undefined"][:2]]
     hidden = library["undefined_count"] - len(names)
     more = f" and {hidden} more" if hidden > 0 else ""
-    return f"{needs} {', '.join(names)}{more}, which none of the libraries it loads has"
+    symbols = f"the symbols {', '.join(names)}{more}"
+    return f"{needs} {symbols}, which none of the libraries that it loads has"
 
 
 CLAIMS = {"symbols": judge}
 NEXT_STEPS = {
-    "symbols": "if the reason names a version that begins with GLIBC_ or GLIBCXX_, take a base "
-    "image with a newer Debian or Ubuntu, or an older release of the package; if not, "
-    f"{pin('the release of the package that was made for this torch')}, or compile the package "
-    "against this torch"
+    "symbols": {
+        "GLIBC": "take a base image with a newer Debian or Ubuntu (`--base`, or FROM of your "
+        "Dockerfile), or an older release of the package, and build the image again",
+        "": f"{pin('the release of the package that was made for this torch')}, or compile the "
+        "package against this torch",
+    }
 }

@@ -24,7 +24,7 @@ from validate.checks.static.pins import TorchVersion, read_torch_version
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed
-from validate.next_steps import BUILD_ANEW
+from validate.next_steps import BUILD_ANEW, take_out
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -363,7 +363,7 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
     torch_cuda = str(evidence["torch"]["cuda"])
     if torch_cuda.partition(".")[0] != version.partition(".")[0]:
         faults.append(
-            f"the toolkit is CUDA {version}, and torch is built for CUDA {torch_cuda}: their "
+            f"the toolkit is CUDA {version}, and torch is built for CUDA {torch_cuda}, but their "
             "majors must be equal"
         )
     elif torch_cuda != version:
@@ -380,7 +380,7 @@ def describe_misleading_settings(home: str, evidence: ToolkitEvidence) -> Iterat
     real_home = evidence["real_home"]
     # An image of ours sets CUDA_HOME. The others need not be there, but must not lead elsewhere.
     if variables["CUDA_HOME"] != home:
-        yield f"CUDA_HOME is {variables['CUDA_HOME']!r}, and the toolkit is {home}"
+        yield f"CUDA_HOME is {variables['CUDA_HOME'] or 'not set'}, and the toolkit is {home}"
     if variables["CUDA_PATH"] not in (None, home):
         yield f"CUDA_PATH is {variables['CUDA_PATH']}, and the toolkit is {home}"
     if evidence["default_link"] not in (None, real_home):
@@ -435,8 +435,14 @@ def reason_against(loader_folder: LoaderFolder, real_home: str) -> str:
 
 CLAIMS = {"toolkit": judge}
 NEXT_STEPS = {
-    "toolkit": "take the second toolkit, the variable (CUDA_HOME, CUDA_PATH, LD_LIBRARY_PATH), the "
-    "link or the driver's library that the reason names out of your Dockerfile or base image "
-    "(`apt-get remove nvidia-cuda-toolkit 'cuda-compat-*' 'libnvidia-*'`), and build the image "
-    f"again; if neither brings any, {BUILD_ANEW}"
+    "toolkit": {
+        "loader's path": take_out(
+            "the LD_LIBRARY_PATH line or /etc/ld.so.conf.d file that adds it"
+        ),
+        "CUDA_": take_out("the line that sets or empties this variable"),
+        "driver's": take_out("the step that brings this library (`cuda-compat-*`, `libnvidia-*`)"),
+        "majors": "name an image of the same CUDA major as torch's, or take the step that installs "
+        "another torch out of your Dockerfile, and build the image again",
+        "": take_out("the step that installs another CUDA toolkit or changes this one"),
+    }
 }
