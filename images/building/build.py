@@ -124,8 +124,8 @@ def require_room(engine: Engine, images: Sequence[Image], jobs: int) -> None:
     free_bytes = shutil.disk_usage(engine.facts.data_root).free
     if free_bytes < needed_bytes:
         cause = (
-            f"the engine's disk has {free_bytes / 1e9:.1f} GB free, and building images that it "
-            f"does not have yet may take {needed_bytes / 1e9:.0f} GB"
+            f"the disk on which Docker stores images has {free_bytes / 1e9:.1f} GB free, and this "
+            f"build may take {needed_bytes / 1e9:.0f} GB"
         )
         # The same advice as for a build that fails with this error of the system.
         then = classify("no space left on device", ()).then

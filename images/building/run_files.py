@@ -18,7 +18,7 @@ from images.context.render import Context
 from images.context.templates import environment
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
-from images.errors import command, failed, wrong
+from images.errors import command, failed, root_cause, wrong
 from images.host import checkout
 from images.host.cache import write_whole
 from images.host.hashing import sha256
@@ -219,7 +219,7 @@ def make_build_record(folder: Path, info: ImageInfo, missing: Mapping[str, str])
         }
         made_from = {key: inputs[key] for key in ("base", "wheels", "commit", "locks")}
     except (OSError, ValueError, LookupError, TypeError) as error:
-        cause = f"is not what `{command('render')}` wrote: {error}"
+        cause = f"can't be read as `{command('render')}` wrote it: {root_cause(error)}"
         then = f"{render_again}, all with the same --out"
         raise wrong(str(folder / INPUTS), cause, then) from None
 
@@ -228,10 +228,10 @@ def make_build_record(folder: Path, info: ImageInfo, missing: Mapping[str, str])
         label = info.labels.get(f"{LABELS}.{key}", "")
         if label != expected:
             has = label or "missing"
-            contradictions.append(f"{key} is {has}, {folder / INPUTS} has {expected}")
+            contradictions.append(f"{key} is {has}, and {folder / INPUTS} has {expected}")
     if contradictions:
         cause = (
-            "its labels are not those of the folder that `render` wrote: "
+            "this image was not built from the folder that `render` wrote: its label "
             f"{'; '.join(contradictions)}"
         )
         raise failed(info.digest[:19], cause, render_again)

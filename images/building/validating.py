@@ -270,8 +270,8 @@ def choose_claims(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str])
     for text in texts:
         if not in_tiers.named_by([text]).claims:
             suggestions = ", ".join(similar_names(text, in_tiers))
-            cause = f"names no claim of {claims.image} in {', '.join(tiers)}"
-            then = f"name a claim, or a check for all of its claims: {suggestions}"
+            cause = f"{claims.image} has no such check in the tiers {', '.join(tiers)}"
+            then = f"give --claim one of these: {suggestions}"
             problems.append(Problem(where=f"--claim {text!r}", cause=cause, then=then))
     if problems:
         raise UserError(problems)

@@ -34,7 +34,10 @@ _WHAT = (
     "that the engine has."
 )
 _EVIDENCE = "evidence.json"
-_WAY_TO_A_RUN = f"`{command('validate', 'NAME')}` and `{command('build', 'NAME')}` write one"
+_WAY_TO_A_RUN = (
+    f"`{command('validate', 'NAME')}` writes one into out/validate/NAME, and "
+    f"`{command('build', 'NAME')}` into out/NAME: name that folder"
+)
 _TWO_IMAGES = "name two images, or two runs of one (`cu126-torch25/h200`)"
 _MOST_RUNS = 4
 """Recorded runs of an image that a message names at most."""
@@ -55,7 +58,7 @@ def compare(
     It reads what is recorded and measures nothing. What is not recorded is said, not guessed.
     """
     if as_markdown and as_json:
-        raise wrong("--markdown", "this is one form, and --json another", "give one of the two")
+        raise wrong("--markdown", "can't be given together with --json", "give one of the two")
     # Before anything is read: what is read of each would be told twice.
     if a == b:
         raise wrong(a, "A and B are the same", _TWO_IMAGES)
@@ -82,7 +85,7 @@ def _require_comparable(before: ImageRecord, after: ImageRecord) -> None:
     where = f"{before.name} {after.name}"
     is_same_image = before.digest == after.digest
     if is_same_image and before.run == after.run:
-        cause = f"both are {after.source}, the image {after.digest[:19]}"
+        cause = f"both names mean the same: {after.source}, the image {after.digest[:19]}"
         raise wrong(where, cause, _TWO_IMAGES)
 
     # The platform of an image with a name of its own is not known.
@@ -174,9 +177,9 @@ def _find_newest(name: str, runs: Sequence[RunLine], label: str, sources: Source
     if not candidates:
         cause = "no run of this image is recorded, and none was validated here"
         if skipped:
-            cause = f"no run of this image is recorded; {skipped}"
-        then = f"{_way_to_build(name, sources)}; of an image that the engine has, give the "
-        raise wrong(name, cause, f"{then}reference with its tag")
+            cause = f"no run of this image is recorded, and the one here can't be read: {skipped}"
+        then = f"{_way_to_build(name, sources)}; for an image that Docker has already, give its "
+        raise wrong(name, cause, f"{then}reference with the tag (HOST/NAME:TAG)")
 
     newest = max(candidates, key=lambda record: record.date or beginning)
     others = [record.source for record in candidates if record is not newest]
@@ -268,7 +271,8 @@ def _read_folder(path: Path, label: str, sources: Sources) -> ImageRecord:
     file = _find_evidence(path, sources.workspace.results)
     evidence = read_evidence(file)
     if evidence.image.startswith("audit of "):
-        raise wrong(str(path), "an audit is no validation of an image of a matrix", _WAY_TO_A_RUN)
+        cause = "its evidence.json is of an audit, and `compare` needs that of a validation"
+        raise wrong(str(path), cause, _WAY_TO_A_RUN)
 
     # The run as results/runs.jsonl would have it. Each claim may have a measurement of any form, so
     # its figures may be missing or of another type.
@@ -281,7 +285,7 @@ def _read_folder(path: Path, label: str, sources: Sources) -> ImageRecord:
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         fault = f"{type(error).__name__}: {error}"
     if fault:
-        cause = f"has facts in a form that no run of this truetag writes: {fault}"
+        cause = f"was changed, or written by another release of truetag: {fault}"
         then = f"measure the image again: {_WAY_TO_A_RUN}"
         raise wrong(str(file), cause, then)
     (line,) = _with_canonical_layers([run_line], sources)
@@ -310,8 +314,8 @@ def _find_evidence(path: Path, results: Path) -> Path:
         raise wrong(str(path), f"there is no {_EVIDENCE} in this folder", _WAY_TO_A_RUN)
     if file.name.endswith(".json.xz") and file.resolve().is_relative_to(results.resolve()):
         run_id = f"{file.parent.name}/{file.name.removesuffix('.json.xz')}"
-        cause = "this is the kept evidence of a recorded run"
-        raise wrong(str(path), cause, f"name the run: {run_id}")
+        cause = "this file is of a recorded run, which has a name of its own"
+        raise wrong(str(path), cause, f"give that name in place of the file: {run_id}")
     return file
 
 

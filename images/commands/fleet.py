@@ -133,11 +133,10 @@ def choose_tiers(name: str, machines: Machines, requested: Sequence[Tier]) -> tu
     for tier in requested:
         if tier not in (*possible, *on_request):
             gpus = plural(machines.gpus, "GPU")
-            cause = f"can't be measured on {name}, where a task gets {gpus}"
+            cause = f"can't be measured on `{name}` of fleet.yaml, where a task gets {gpus}"
             then = (
-                "name another kind of machine of fleet.yaml with --workers, or give the command "
-                f"without this --tier; if a task on {name} gets more GPUs, correct `gpus` of "
-                f"{name} in fleet.yaml"
+                "name another kind of machine of fleet.yaml with --workers, or leave this --tier "
+                f"out; if a task gets more GPUs there, correct `gpus` of `{name}` in fleet.yaml"
             )
             raise wrong(f"--tier {tier}", cause, then)
     return tuple(requested or possible)
@@ -152,7 +151,7 @@ def make_build_tasks(template: Task, selectors: list[str], sources: Sources) -> 
     if not selectors:
         return []
     if template.only:
-        then = "leave --claim out: an image that is built is held to all of its claims"
+        then = "leave --claim out: all checks of an image that is built are run"
         raise wrong("--claim", "is only for images that are pulled, with --image", then)
     tasks = []
     for image in common.select_accepted(selectors, sources):
@@ -172,8 +171,8 @@ def make_pull_tasks(template: Task, references: Sequence[str], sources: Sources)
     for text in references:
         name, _, reference = text.partition("=")
         if "/" not in reference or "@sha256:" not in reference:
-            then = f"push the image to a registry, and name it by its digest: {REFERENCE}"
-            cause = "names no image, with its digest, in a registry from which a worker could pull"
+            then = f"push the image to a registry, and give --image {REFERENCE}"
+            cause = "does not say which image of which registry a worker shall pull"
             raise wrong(f"--image {text}", cause, then)
         (image,) = common.select_accepted([name], sources, exactly_one=True)
         tasks.append(replace(template, image=str(image.name), reference=reference))

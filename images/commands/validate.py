@@ -123,7 +123,9 @@ def validate(
         verdict = _judge_and_show_again(evidence, tier or (), everything, as_json)
         raise typer.Exit(1 if verdict.claims_with(Status.FAIL) else 0)
     if tag and claim:
-        cause = "an image gets its name by all of its claims, and --claim leaves most of them out"
+        cause = (
+            "names an image only after all checks have passed, and --claim leaves most of them out"
+        )
         raise wrong("--tag", cause, "give the command without --claim, or without --tag")
 
     sources = common.sources(matrix)

@@ -280,7 +280,7 @@ def _check_torch_of_stacks(matrix: Matrix) -> Iterator[Fault]:
     """Yield a fault for each stack that pins no torch, or one of another minor than its own."""
     for torch, pins in matrix.stacks.items():
         if "torch" not in pins:
-            yield Fault(("stacks", torch), "has no torch", "pin torch in it")
+            yield Fault(("stacks", torch), f"the stack {torch} has no torch", "pin torch in it")
         elif str(Minor.parse(pins["torch"])) != torch:
             yield Fault(
                 ("stacks", torch, "torch"), f"torch {pins['torch']} is no release of {torch}"

@@ -55,7 +55,9 @@ def find(matrix: Path | None, directory: Path) -> Workspace:
     """
     if matrix is not None:
         if not matrix.is_file():
-            then = "give --matrix the path of a matrix.yaml, or leave it out where one lies"
+            then = (
+                "give --matrix the path of a matrix.yaml, or leave it out in a folder that has one"
+            )
             raise wrong(f"--matrix {matrix}", "there is no such file", then)
         return Workspace(matrix.resolve())
     here = directory / MATRIX_NAME

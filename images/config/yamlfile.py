@@ -145,7 +145,7 @@ def validated(model: type[Model], file: YamlFile, page: str) -> Model:
                 cause = f"{place!r} is missing"
             else:
                 message = fault["msg"].removeprefix("Value error, ")
-                cause = f"{place}: {message}"
+                cause = f"{place}: {message}" if place else message
             problems.append(Problem(where=file.where(path), cause=cause, then=fix(file, page)))
     if model_of_file is None or problems:
         raise UserError(problems)

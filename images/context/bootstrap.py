@@ -187,10 +187,9 @@ def _run_mmdebstrap(command: Sequence[str], suite: str, host: HostSettings) -> I
             half = _LONGEST_REASON // 2
             reason = f"{reason[:half]} ... {reason[-half:]}"
         cause = f"failed: {reason}"
-        then = (
-            "if /tmp is full, free space there and build again; if packages can't be had, "
-            f"{debian.how_to_remake()}"
-        )
+        then = f"if the mirror no longer has a package of the lock, {debian.how_to_remake()}"
+        if "No space left" in reason:
+            then = "free space in /tmp, then build again"
         raise failed(f"mmdebstrap {suite}", cause, then)
 
 

@@ -82,12 +82,12 @@ class HostSettings:
             name, address = on_loopback[0]
             shown = index_access.without_login(address)
             cause = (
-                f"names this machine's loopback ({shown}), which build steps of a rootless engine "
-                "can't reach"
+                f"names a proxy or index on this machine's loopback ({shown}), which build steps "
+                "of a rootless engine can't reach"
             )
             then = (
-                "let it listen on another address of this machine and name that; or build on an "
-                "engine that runs as root (--engine URL)"
+                "let it listen on another address of this machine, and set the variable to that "
+                "address; or build on an engine that runs as root (--engine URL)"
             )
             raise wrong(name, cause, then)
         return "host"

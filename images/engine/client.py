@@ -605,7 +605,9 @@ def _connect_to(named: _NamedEngine) -> Engine:
         return Engine(address, named.tls)
     except _UNREACHABLE as error:
         cause = f"no Docker Engine answers: {root_cause(error)}"
-        then = "start that engine, or name another one with --engine URL"
+        then = (
+            "start that engine (`docker info` shows whether it runs), or give --engine another URL"
+        )
         if address.startswith(_SSH):
             then = (
                 f"make `docker -H {address} version` work without a question for a password, then "

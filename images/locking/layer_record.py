@@ -81,7 +81,8 @@ def read(locks: Path) -> LayerRecord:
     try:
         return _RECORD.validate_json(file.read_bytes())
     except ValidationError as error:
-        cause = f"is no record of layers: {error.errors()[0]['msg']}"
+        fault = error.errors()[0]
+        cause = f"is damaged, at {'.'.join(map(str, fault['loc']))}: {fault['msg']}"
         then = f"restore it from git: `git checkout {paths.shown(file)}`"
         raise wrong(paths.shown(file), cause, then) from None
 
@@ -141,13 +142,14 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
             # The first twelve digits after `sha256:`.
             digits_here, digits_before = measured.diff_id[7:19], known.diff_id[7:19]
             cause = (
-                f"has the digest {digits_here} here, and had {digits_before} before ({builds}), "
-                "by the same recipe"
+                f"this build gave other bytes ({digits_here}) than earlier builds of the same "
+                f"steps ({digits_before}: {builds})"
             )
-            comparing = command("reproduce", "NAME", "--beside FILE")
+            comparing = command("reproduce", build.image, "--beside IMAGE")
             then = (
-                f"find out what differs (`{comparing}` names the files); only then delete the old "
-                f"row from locks/{FILE} and give the command again"
+                f"`{comparing}` builds again and lists the files that differ from IMAGE, a build "
+                f"of before; if the new files are right, delete {measured.recipe!r} from "
+                f"locks/{FILE}, and give the command again"
             )
             raise wrong(f"the layer {measured.layer} of {build.image}", cause, then)
         updated[measured.recipe] = _with_build(known, measured, build)

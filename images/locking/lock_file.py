@@ -324,10 +324,7 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
         match = _ENTRY.fullmatch(entry)
         if match is None:
             cause = f"{entry[:80]!r} is not `name==version` with sha256 hashes"
-            then = (
-                f"`{command('lock', 'NAME')}`, with the name of the file's folder for NAME, makes "
-                "the file anew"
-            )
+            then = f"`{command('lock', Path(where).parent.name)}` makes the file anew"
             problems.append(Problem(where=paths.shown(Path(where)), cause=cause, then=then))
             continue
         hashes = re.findall(r"[0-9a-f]{64}", match["hashes"])

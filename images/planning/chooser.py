@@ -284,7 +284,7 @@ def machine_from_options(
     """
     driver_version = parse_driver(driver) if driver else ""
     if gpus and archs and len(gpus) != len(archs):
-        cause = f"this command has {len(gpus)} x --gpu and {len(archs)} x --arch"
+        cause = f"--gpu is given {len(gpus)} times, and --arch {len(archs)} times"
         then = "give one --arch for each --gpu, in the same order, or only one of the two options"
         raise wrong("--arch", cause, then)
 
@@ -297,8 +297,8 @@ def machine_from_options(
     arms = {gpu.arm for gpu in described}
     if len(arms) > 1:
         names = listed([gpu.name for gpu in described])
-        cause = f"{names} are beside host processors of two kinds, so they are two machines"
-        raise wrong("--gpu", cause, "choose an image for each of them by itself")
+        cause = f"no image fits {names} together: one has an x86-64 host processor, another ARM"
+        raise wrong("--gpu", cause, "give the command once for each of them")
     return Machine(
         gpus=tuple(dict.fromkeys(gpu.name for gpu in described)),
         archs=tuple(sorted({gpu.arch for gpu in described})),

@@ -85,16 +85,15 @@ class ReleasePolicy:
         claims = self.claims_of(labels, run)
         if claims is None or claims.image != run.image:
             if claims is None:
-                cause = "matrix.yaml makes no image with the labels of this one"
+                cause = "this image was built from another matrix.yaml than the one here"
             else:
                 cause = (
-                    f"its labels are those of {claims.image} in this matrix.yaml: it was built "
-                    "from another matrix.yaml, or has the name of another image"
+                    f"by its labels, this image is {claims.image}: it was tagged with a wrong "
+                    "name, or built from another matrix.yaml than the one here"
                 )
             then = (
-                f"build it anew from this matrix.yaml (`{command('build', run.image)}`), or give "
-                "the command in the checkout that it was built from (its provenance names the "
-                "commit)"
+                f"build the image anew from this matrix.yaml (`{command('build', run.image)}`), or "
+                "give the command with the matrix.yaml that it was built from (--matrix FILE)"
             )
             raise failed(run.image, cause, then)
         return with_earlier_failures(run, judge_by_claims(run, claims))
@@ -146,11 +145,7 @@ class ReleasePolicy:
 
         # An image that only lacks what needs a GPU may still be published in a staging repository:
         # suggest that.
-        then = (
-            "if a claim failed, do what `validate` says after `next:`, and build the image again; "
-            "if claims or tiers were not measured, validate the image again, on a machine that can "
-            "measure them"
-        )
+        then = ""
         staging_refusals = self.refusals(
             labels, runs, STAGING_GATE, origin_exception=origin_exception
         )
@@ -165,7 +160,19 @@ class ReleasePolicy:
                 "only the origin of its layers is not proved: `publish` takes the image with "
                 '--origin-exception "WHY", where WHY is your reason to do so nevertheless'
             )
-        problems = [Problem(where=where, cause=reason, then=then) for reason in reasons]
+        validating = command("validate", labels.get("dev.truetag.image", "NAME"))
+        problems = []
+        for reason in reasons:
+            step = (
+                f"validate the image again (`{validating}`), on a machine that can measure this: "
+                "the gpu tier needs a GPU, multigpu and multinode need several"
+            )
+            if " is FAIL" in reason:
+                step = (
+                    f"`{validating}` says below this claim, after `next:`, what to do; then build "
+                    "the image again, and publish that"
+                )
+            problems.append(Problem(where=where, cause=reason, then=then or step))
         raise UserError(problems, code=1)
 
 
@@ -251,8 +258,8 @@ def unproven_reason(claim: Claim, measured: Claim | None, unknown_packages: Coll
     if claim.probe == measured.probe and not differing:
         return ""
     return (
-        "it was measured for other expectations than today's "
-        f"({listed(differing, limit=5)}): validate the image again"
+        "since this was measured, what is expected of the image has changed "
+        f"({listed(differing, limit=5)}), so it has to be measured again"
     )
 
 

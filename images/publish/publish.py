@@ -257,10 +257,10 @@ def require_same_layers(published: PublishedImage, pushed: Manifest) -> None:
     if published.manifest.layers == pushed.layers:
         return
     cause = (
-        "the published manifest names other layers than the image has: somebody else put it there, "
-        "or another version of zlib-ng compressed the layers"
+        "this manifest in the registry has other layers than the image that is to be published "
+        "(somebody else pushed it, or another version of zlib-ng compressed its layers)"
     )
-    then = "delete the tags that name this manifest, then publish again"
+    then = "delete this manifest and its tags in the registry, then publish again"
     raise failed(published.reference, cause, then)
 
 

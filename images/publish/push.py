@@ -238,7 +238,8 @@ def compress_layer(
 def changed_in_store(info: ImageInfo, what: str) -> UserError:
     """Return the error for a part of an image that does not match its digest; `what` names it."""
     cause = (
-        f"{what} is not what the image ID stands for: the engine's store was changed or is damaged"
+        f"the {what} in Docker's store does not have the digest that the image names, so the store "
+        "was changed or is damaged"
     )
     then = (
         "remove the image (`docker image rm`), build it again with --no-cache, and publish it; if "

@@ -370,10 +370,11 @@ def load_validated(
     """
     image = attachments.load(registry, manifest)
     if image.image_id != image_id:
-        cause = f"is {image.image_id[:19]}, not the image that was validated ({image_id[:19]})"
-        then = (
-            "such tags are never moved: build and validate the image again, then publish that build"
+        cause = (
+            f"this tag names {image.image_id[:19]} already, not the image that was validated "
+            f"({image_id[:19]})"
         )
+        then = "tags with a date are never moved: build the image again, then publish that build"
         raise failed(where, cause, then)
     return image
 
@@ -481,12 +482,13 @@ def require_own_index(source: Registry, index: Manifest, images: Sequence[Publis
     digest, which was signed, only if the old one was made in the same way.
     """
     where = f"{source.repository}@{index.digest}"
-    then = f"publish its images anew to {source.repository}, which writes the index anew"
+    publishing = command("publish", "NAME", "--to", str(source.repository))
+    then = f"publish its images again (`{publishing}` for each), which writes the index anew"
     check = verify.check_index(index, images)
     if check.status is not Status.PASS:
         raise failed(where, check.reason, then)
     if index.digest != attachments.make_index(images).digest:
-        raise failed(where, "is no index as `publish` writes it", then)
+        raise failed(where, "this index was not written by `publish`", then)
 
 
 def require_signed_tag(
@@ -506,7 +508,7 @@ def require_signed_tag(
     faults = verify.find_tag_faults(source, tag, manifest, images, policy, key)
     if faults:
         by_digest = f"{source.repository}@{manifest.digest}"
-        then = f"promote the image by its digest; the tag names {by_digest} now"
+        then = f"if you want the image that the tag names, promote it by its digest: {by_digest}"
         raise failed(str(reference), "; ".join(faults), then)
 
 

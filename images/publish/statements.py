@@ -115,7 +115,7 @@ def read_attestation(evidence_file: bytes, where: str) -> Attestation:
         )
         raise failed(where, cause, then) from None
     except ValueError as error:
-        cause = f"this is no evidence of a validation: {str(error).splitlines()[0]}"
+        cause = f"its test result can't be read: {str(error).splitlines()[0]}"
         raise failed(where, cause, then) from None
     verdict = judge(evidence.claim_set, evidence)
     return Attestation(verdict=verdict, evidence=evidence, evidence_file=evidence_file)

@@ -244,8 +244,8 @@ def find_tag_faults(
     if last is None:
         return [f"{tag} names {name} ({short}), which the key did not sign for it"]
     if last.digest != manifest.digest:
-        signed = f"the key signed {last.digest[:19]} for it last, {last.date}"
-        return [f"{tag} names {short}; {signed}"]
+        signed = f"the key last signed that it shall name {last.digest[:19]} ({last.date})"
+        return [f"the tag {tag} names {short}, but {signed}"]
     return []
 
 

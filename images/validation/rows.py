@@ -186,7 +186,11 @@ def first_fault(error: ValidationError) -> str:
     """Return the first thing that pydantic refused: `PATH: MESSAGE`, or the message alone."""
     first = error.errors()[0]
     path = ".".join(map(str, first["loc"]))
-    return f"{path}: {first['msg']}" if path else str(first["msg"])
+    message = str(first["msg"])
+    # pydantic's own sentence names no field.
+    if first["type"] == "union_tag_not_found":
+        message = f"the field {first['ctx']['discriminator']} is missing"
+    return f"{path}: {message}" if path else message
 
 
 def read_lines(
@@ -210,7 +214,8 @@ def read_lines(
 
 def bad_line(where: str, cause: str) -> Problem:
     """Return the problem of a line in a committed file."""
-    return Problem(where=where, cause=cause, then="correct the line, or restore it from git")
+    then = "correct this line (those beside it show its form), or restore the file from git"
+    return Problem(where=where, cause=cause, then=then)
 
 
 def installed_version(evidence: Mapping[str, Any]) -> str:

@@ -501,8 +501,12 @@ def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
         if record["alone"]["toolkit"] == list(recipe.parts):
             return (lock_folder / "toolkit.txt").read_bytes()
     devel = replace(image.name, devel=True, arch=None, profile=None)
-    cause = f"no -devel image of CUDA {recipe.toolkit} is locked, so its nvcc is in no lock"
-    raise wrong(str(image.name), cause, f"`{command('lock', str(devel))}` makes such a lock")
+    cause = (
+        f"compiling takes nvcc of CUDA {recipe.toolkit}, and no lock has it, because no -devel "
+        "image of this CUDA is locked"
+    )
+    then = f"`{command('lock', str(devel))}` makes such a lock; then give the command again"
+    raise wrong(str(image.name), cause, then)
 
 
 def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context, jobs: int) -> str:

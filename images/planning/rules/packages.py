@@ -106,7 +106,7 @@ def _explain_wrong_cuda(name: str, release: Companion, wheel_cuda: Minor) -> str
         )
     if isinstance(release, BitsandbytesFacts) and release.library_for(wheel_cuda) is None:
         file = f"libbitsandbytes_cuda{wheel_cuda.digits}.so"
-        return f"{name} has no library for CUDA {wheel_cuda} ({file}; lookup: {release.lookup})"
+        return f"{name} has no library for CUDA {wheel_cuda} ({file})"
     return ""
 
 
@@ -240,9 +240,9 @@ def warn_about_unknown_packages(candidate: Candidate) -> Iterator[Finding]:
         yield warn(
             Topic.UNKNOWN,
             f"truetag has no rules for {', '.join(unknown)}{how_to_add}: `{command('lock')}` "
-            "checks that the versions that they require fit your other pins, but nothing checks "
-            f"that their compiled code is for CUDA {candidate.wheel_cuda} and for these GPUs, or "
-            "that their results are right, so try them on your GPU once the image is built",
+            "checks that what is required fits your other pins, but nothing checks that compiled "
+            f"code is for CUDA {candidate.wheel_cuda} and for these GPUs, or that results are "
+            "right, so try this on your GPU once the image is built",
         )
 
 
@@ -365,12 +365,13 @@ def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
         instead = "the image lacks it"
         if name in candidate.pins:
             instead = f"the image has {name} {candidate.pins[name]} instead"
-        text = f"{requirements}, but {instead} (waived in matrix.yaml): {reason}"
-        yield warn(Topic.VERSIONS, text)
+        text = f"{requirements}, but {instead} on purpose (`waived` in matrix.yaml: {reason})"
+        yield warn(Topic.VERSIONS, f"{text}: nothing needs to be done")
 
     for override, reason in candidate.overrides.items():
         text = (
-            f"{override} replaces the version that packages require, as matrix.yaml says: {reason}"
+            f"{override} replaces the version that packages require, on purpose (`overrides` in "
+            f"matrix.yaml: {reason}): nothing needs to be done"
         )
         yield warn(Topic.VERSIONS, text)
 
@@ -594,7 +595,8 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
         lack = f"{name} {version} is installed as pure Python, without its compiled extensions"
         obstacles = "; ".join(reasons_against_compiling(candidate, source, version))
         if obstacles:
-            yield warn(Topic.LACKING, f"{lack}: {obstacles}")
+            text = f"{lack}, as {obstacles}: use {name} without these extensions"
+            yield warn(Topic.LACKING, text)
         else:
             compile_command = command("wheels", str(candidate.name), source)
             text = (

@@ -47,8 +47,8 @@ def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
     if unverified:
         yield warn(
             Topic.GPU_CODE,
-            f"the GPU architectures of torch {candidate.torch} cu{wheel.digits} were not read in "
-            f"its wheel ({unverified}): validate the image on your GPU",
+            f"for which GPUs torch {candidate.torch} cu{wheel.digits} has code was not read in its "
+            f"wheel, but taken from {unverified}: validate the image on your GPU",
         )
 
 

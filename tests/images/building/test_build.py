@@ -70,8 +70,7 @@ def test_a_disk_without_room_for_two_cold_builds_is_refused_with_what_makes_room
     (problem,) = raised.value.problems
     assert problem.where == "/its/data"
     assert problem.cause == (
-        "the engine's disk has 21.9 GB free, and building images that it does not have yet may "
-        "take 22 GB"
+        "the disk on which Docker stores images has 21.9 GB free, and this build may take 22 GB"
     )
     assert "`docker builder prune`" in problem.then
     assert "`nox -s engine -- wipe`" in problem.then

@@ -167,10 +167,13 @@ def test_a_selected_image_is_built_by_its_worker(executor: FakeExecutor) -> None
     [
         ((), "no image is named"),
         (("no-such-image",), "no-such-image"),
-        (("--image", f"{NAME}=a.test/b:latest"), "in a registry from which a worker could pull"),
-        (("--image", NAME), "in a registry from which a worker could pull"),
+        (("--image", f"{NAME}=a.test/b:latest"), "of which registry a worker shall pull"),
+        (("--image", NAME), "of which registry a worker shall pull"),
         ((NAME, "--claim", "pins"), "is only for images that are pulled, with --image"),
-        ((*PULL, "--tier", "gpu"), "can't be measured on cpu, where a task gets 0 GPUs"),
+        (
+            (*PULL, "--tier", "gpu"),
+            "can't be measured on `cpu` of fleet.yaml, where a task gets 0 GPUs",
+        ),
     ],
     ids=[
         "no image",

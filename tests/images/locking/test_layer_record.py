@@ -35,11 +35,10 @@ def test_a_layer_has_one_row_with_each_build_once() -> None:
 def test_a_build_with_other_bytes_is_refused_and_both_are_named() -> None:
     record = layer_record.add({}, measured(digest("a"), digest("a")), FIRST)
 
-    cause = (
-        "the layer torch of cu126-torch25: has the digest cccccccccccc here, and had aaaaaaaaaaaa"
-    )
-    with pytest.raises(UserError, match=cause):
+    with pytest.raises(UserError, match="the layer torch of cu126-torch25") as refusal:
         layer_record.add(record, measured(digest("c"), digest("c")), SECOND)
+    assert "cccccccccccc" in str(refusal.value)
+    assert "aaaaaaaaaaaa" in str(refusal.value)
 
 
 def test_a_layer_that_another_store_wrote_is_known_by_what_it_changes() -> None:
@@ -57,7 +56,7 @@ def test_a_layer_that_another_store_wrote_is_known_by_what_it_changes() -> None:
     known_digests = (digest("a"), digest("c"), change)
     assert layer_record.known_forms(record) == dict.fromkeys(known_digests, digest("a"))
     with_another_change = by_another_store._replace(change=digest("f"))
-    with pytest.raises(UserError, match="the digest cccccccccccc here"):
+    with pytest.raises(UserError, match="cccccccccccc"):
         layer_record.add(record, [with_another_change], SECOND)
 
 

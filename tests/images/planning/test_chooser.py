@@ -256,8 +256,8 @@ def test_a_branch_stands_for_all_its_releases() -> None:
 @pytest.mark.parametrize(
     ("gpus", "archs", "cause"),
     [
-        (["T4", "H100"], ["sm75"], "this command has 2 x --gpu and 1 x --arch"),
-        (["H100", "GH200"], [], "two machines"),
+        (["T4", "H100"], ["sm75"], "--gpu is given 2 times, and --arch 1 times"),
+        (["H100", "GH200"], [], "no image fits H100, GH200 together"),
     ],
 )
 def test_gpus_that_make_no_machine_are_refused(

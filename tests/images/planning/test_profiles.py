@@ -135,8 +135,8 @@ def test_an_override_of_the_matrix_is_locked_claimed_and_warned_of() -> None:
     ]
     assert cudnn_claims == [{"version": "9.15.1.9"}]
     warning = (
-        "nvidia-cudnn-cu12==9.15.1.9 replaces the version that packages require, as matrix.yaml "
-        "says: torch's own is wrong"
+        "nvidia-cudnn-cu12==9.15.1.9 replaces the version that packages require, on purpose "
+        "(`overrides` in matrix.yaml: torch's own is wrong"
     )
     assert any(warning in text for text in overridden.warnings)
     assert VOLTA not in overridden.archs, "this cuDNN has no code for Volta"
@@ -269,7 +269,7 @@ def test_an_extension_that_cannot_be_compiled_is_warned_of_and_not_claimed() -> 
     colossalai = image("cu124-torch25-colossalai", sources=without_nvcc)
 
     assert not any(pin.extension_source for pin in colossalai.pins)
-    lack = "compiled extensions: colossalai 0.5.0 is published as source only, and no"
+    lack = "compiled extensions, as colossalai 0.5.0 is published as source only, and no"
     assert any(lack in warning for warning in colossalai.warnings)
     claims = claims_of(colossalai)
     assert ("device-code", "colossalai") not in claims

@@ -336,7 +336,7 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
         (
             "cu128-torch28-axolotl",
             UNKNOWN_AXOLOTL,
-            "nothing checks that their compiled code is for CUDA 12.8 and for these GPUs",
+            "nothing checks that compiled code is for CUDA 12.8 and for these GPUs",
         ),
         (
             "cu126-torch27",

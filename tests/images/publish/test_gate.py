@@ -82,7 +82,7 @@ MEASURED_FOR_OLDER_PIN = judge_today(PIP, measured=OLDER_PIP, version="25")
         pytest.param(
             [MEASURED_FOR_OLDER_PIN],
             [STATIC],
-            ["for other expectations than today's (version): validate"],
+            ["of the image has changed (version), so"],
             id="measured for another expectation than today's",
         ),
         # A required claim failed, in whatever run and tier.
@@ -213,7 +213,7 @@ def test_a_wheel_that_only_the_machine_of_the_build_knows_is_no_other_expectatio
 def test_a_wheel_that_every_machine_should_know_is_another_expectation() -> None:
     reason = gate.unproven_reason(RECORDS_HERE, RECORDS_WHERE_BUILT, set())
 
-    assert "expectations than today's (wheels)" in reason
+    assert "of the image has changed (wheels)" in reason
 
 
 def test_an_expectation_of_another_form_is_another_expectation() -> None:

@@ -351,7 +351,7 @@ def test_a_tar_that_is_not_the_layer_that_the_engine_names_is_refused(
     part = ImagePart(digest=digest, size=1, chunks=iter([content]))
     engine.replaced_parts = lambda *_: iter([part])
 
-    with pytest.raises(UserError, match="not what the image ID stands for"):
+    with pytest.raises(UserError, match="does not have the digest that the image names"):
         pusher.push(engine)
 
     assert pusher.server.count("PATCH") == 0

@@ -355,7 +355,7 @@ def test_an_index_in_another_order_than_publish_writes_is_not_promoted(
     entries = attachments.make_index([arm64, amd64]).manifests
     repositories.staging.put(distribution.index(entries[::-1]), "turned")
 
-    with pytest.raises(UserError, match="is no index as `publish` writes it"):
+    with pytest.raises(UserError, match="this index was not written by `publish`"):
         repositories.promote_stored("turned")
 
 

@@ -359,7 +359,7 @@ def test_evidence_that_unpacks_to_too_much_is_an_error(monkeypatch: pytest.Monke
             "changed after it was measured",
             id="another version",
         ),
-        pytest.param(lambda _file: b"no JSON", "no evidence of a validation", id="no JSON"),
+        pytest.param(lambda _file: b"no JSON", "test result can't be read", id="no JSON"),
         pytest.param(
             lambda file: file.replace(b'"schema_version": 3', b'"schema_version": 2'),
             "claims had numbers.* can't be converted",
