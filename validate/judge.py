@@ -223,7 +223,7 @@ def _find_next_step(claim: Claim, finding: Finding, measured: Mapping[str, Any])
     """
     if finding.next_step:
         return finding.next_step
-    if finding.status is not Status.FAIL:
+    if finding.status not in (Status.FAIL, Status.KNOWN):
         return ""
     variables = suspects(measured)
     if variables and variables in finding.reason:

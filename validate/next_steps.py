@@ -27,8 +27,9 @@ READ_LAYERS = (
 )
 MEASURE_AGAIN = f"measure the image again on this machine: {VALIDATE_AGAIN}"
 FREE_THE_GPU = (
-    "end the programs that `nvidia-smi` lists on this GPU (if the reason names its power or heat, "
-    "mend that: `nvidia-smi -q -d POWER,TEMPERATURE`), or take another GPU, then validate again"
+    "end the programs that `nvidia-smi` lists on this GPU (if the reason names its power, clock or "
+    "heat, mend that: `nvidia-smi -q -d PERFORMANCE,POWER`), or take another GPU, then validate "
+    "again"
 )
 MEASUREMENT_FAILED = (
     "nothing is known of the image, as the measurement itself failed: validate the image again on "
@@ -79,6 +80,6 @@ def pin(release: str) -> str:
     `release` says which one: `the torchvision release that was made for this torch`.
     """
     return (
-        f"in matrix.yaml, pin {release}, then run `{LOCK}` and `{BUILD}`; in an image of your own, "
+        f"pin in matrix.yaml {release}, then run `{LOCK}` and `{BUILD}`; in an image of your own, "
         "install it with pip in your Dockerfile, then build that image again and validate it"
     )

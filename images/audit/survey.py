@@ -550,7 +550,7 @@ OF_ENVIRONMENT = (
         subject="numpy",
         statement="no extension is compiled for another NumPy",
         find_faults=find_old_extensions,
-        fix="a newer release of that package, or numpy<2",
+        fix="install a newer release of that package, or numpy<2",
     ),
     Rule(
         subject="toolkit",
@@ -563,7 +563,7 @@ OF_ENVIRONMENT = (
         subject="silent-faults",
         statement="no version here is known to compute something wrong without an error",
         find_faults=partial(find_silent_faults, are_ordinary=True),
-        fix="take a version without it, or keep away from that case",
+        fix="install a version without this fault, or keep away from that case",
         required=False,
     ),
     Rule(
@@ -571,6 +571,8 @@ OF_ENVIRONMENT = (
         statement="none is known to do so in rare cases",
         find_faults=partial(find_silent_faults, are_ordinary=False),
         faults_are_known=True,
+        fix="if your program does one of these, do what stands behind it; if not, nothing needs to "
+        "be done",
         required=False,
     ),
 )
@@ -586,7 +588,7 @@ def judge(subject: str, _expect: Mapping[str, Any], evidence: Evidence) -> Findi
     rule = _BY_SUBJECT[subject]
     finding = conclude(rule.find_faults(evidence), rule.statement)
     if rule.faults_are_known and finding.status is Status.FAIL:
-        return known_fault(finding.reason)
+        return known_fault(finding.reason, rule.fix)
     fix = rule.find_fix(evidence) if rule.find_fix else rule.fix
     return _with_fix_if_failed(finding, fix)
 

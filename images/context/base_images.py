@@ -398,7 +398,7 @@ def pinned(root: Path) -> Mapping[str, str]:
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace")) or {}
     except yaml.YAMLError as error:
-        raise wrong(PINS_FILE, f"is no YAML: {error}", _PIN) from None
+        raise wrong(PINS_FILE, f"is no YAML: {' '.join(str(error).split())}", _PIN) from None
     if not isinstance(data, dict) or not all(
         str(value).startswith("sha256:") for value in data.values()
     ):

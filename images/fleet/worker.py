@@ -169,9 +169,9 @@ def last_words(ended: EndedVerb) -> str:
 
     if ended.status < 0:
         signal_name = signal.strsignal(-ended.status) or "unknown"
-        end = f"it was killed by signal {-ended.status} ({signal_name})"
+        end = f"the task was killed by signal {-ended.status} ({signal_name})"
     else:
-        end = f"it ended with exit status {ended.status} and without a verdict"
+        end = f"the task ended with exit status {ended.status} and without a verdict"
     last_line = ended.log.strip().rpartition("\n")[2]
     if not last_line:
         return f"{end}; it wrote nothing"

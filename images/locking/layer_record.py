@@ -81,8 +81,7 @@ def read(locks: Path) -> LayerRecord:
     try:
         return _RECORD.validate_json(file.read_bytes())
     except ValidationError as error:
-        fault = error.errors()[0]
-        cause = f"is damaged, at {'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+        cause = f"is no record of layers: {error.errors()[0]['msg']}"
         then = f"restore it from git: `git checkout {paths.shown(file)}`"
         raise wrong(paths.shown(file), cause, then) from None
 

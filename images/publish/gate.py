@@ -167,7 +167,7 @@ class ReleasePolicy:
                 f"validate the image again (`{validating}`), on a machine that can measure this: "
                 "the gpu tier needs a GPU, multigpu and multinode need several"
             )
-            if " is FAIL" in reason:
+            if " is FAIL" in reason and not reason.endswith("no longer is)"):
                 step = (
                     f"`{validating}` says below this claim, after `next:`, what to do; then build "
                     "the image again, and publish that"
@@ -279,10 +279,7 @@ def with_earlier_failures(run: Evidence, today: Verdict) -> Verdict:
             continue
         # If the matrix still has the claim, it is required or not as the matrix says today.
         claim = judged_today.claim if judged_today else failure.claim
-        reason = (
-            f"{failure.reason} (by the claims of its own day, {date}; today's differ: validate "
-            "the image again, and use that run in place of this one)"
-        )
+        reason = f"{failure.reason} (by what was expected on its own day, {date}, and no longer is)"
         verdicts[name] = replace(failure, claim=claim, reason=reason)
     return replace(today, claims=tuple(verdicts.values()))
 

@@ -284,8 +284,8 @@ def refuse_step_back(tag: str, step_back: StepBack) -> Refusal:
             f"({replacement_date})"
         )
     then = (
-        f"tags never go back: `{command('build', 'NAME')}` makes a newer build to publish; the "
-        "older image can be pulled by the tag that has its date"
+        f"tags never go back: `{command('build', replacement.name)}` makes a newer build to "
+        "publish; the older image can be pulled by the tag that has its date"
     )
     return Refusal(reason, then)
 

@@ -382,7 +382,9 @@ def find_sbom_faults(predicate: Mapping[str, Any], labels: Mapping[str, str]) ->
     for name, version in sorted(pins.items()):
         if versions.get(name) != version:
             listed_version = versions.get(name, "none")
-            faults.append(f"{name} {version} is labelled, the SBOM has {listed_version}")
+            faults.append(
+                f"the image's label names {name} {version}, and its SBOM has {listed_version}"
+            )
     return faults
 
 

@@ -18,8 +18,12 @@ from validate.judge import ClaimVerdict, Verdict, explain, judge
 from validate.judging import PROVES_NOTHING, Finding, Status, failed, joined, passed, unproven
 
 STEP = "pin the release"
-WORDS_OF_OTHERS = {"GLIBC", "No module named", "Permission denied", "Read-only file system"}
-"""Words of reasons that the system, the loader or Python wrote."""
+WORDS_OF_OTHERS = {
+    *("GLIBC", "No module named", "undefined symbol", "cannot open shared object"),
+    *("Permission denied", "Read-only file system"),
+    *(" needs libcu", " needs libnv", " needs libtorch", " needs libc10"),
+}
+"""Words of reasons that the system, the loader or Python wrote, and names of libraries."""
 CLAIM = Claim(
     check="imports", subject="torch", tier=Tier.CPU, probe="cpu.imports", statement="it imports"
 )

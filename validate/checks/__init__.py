@@ -165,8 +165,6 @@ def next_step_of(claim: Claim, reason: str) -> str:
     Empty if the suite has no such probe, or its file can't be imported: then the claim has another
     fault, which its verdict reports.
     """
-    if file_of(claim.probe) is None:
-        return ""
     try:
         steps: Mapping[str, NextStep] = import_check(claim.probe).NEXT_STEPS
     except Exception:

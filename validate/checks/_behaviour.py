@@ -71,11 +71,19 @@ def judge_figures(
         return failed("the check ran, and measured nothing", REPORT)
 
     equal, at_most, at_least = equal or {}, at_most or {}, at_least or {}
-    problems = [
-        *_describe_unequal(evidence, equal),
-        *_describe_too_large(evidence, at_most),
-        *_describe_too_small(evidence, at_least),
-    ]
+    problems = []
+    for name, required_value in equal.items():
+        if evidence[name] != required_value:
+            expected = _shorten(required_value)
+            problems.append(
+                f"{_describe(name)} is {_shorten(evidence[name])}, and {expected} is expected"
+            )
+    for name, bound in at_most.items():
+        figure = evidence[name]
+        # `figure > bound` would let NaN pass.
+        if not figure <= bound:
+            problems.append(f"{_describe(name)} is {figure:.3g}, and at most {bound:g} is allowed")
+    problems += _describe_too_small(evidence, at_least)
     if problems:
         return failed(listed(problems))
 
@@ -85,38 +93,8 @@ def judge_figures(
     return passed(listed(figures, limit=6))
 
 
-def _describe_unequal(figures: BehaviourEvidence, required: Mapping[str, object]) -> Iterator[str]:
-    """Yield a sentence for each measured figure that has another value than it must have.
-
-    `figures` and `required` map the name of a figure to what was measured, and to what it must be.
-    Raises KeyError if one that is required was not measured.
-    """
-    for name, required_value in required.items():
-        figure = figures[name]
-        if figure != required_value:
-            expected = _shorten(required_value)
-            yield f"{_describe(name)} is {_shorten(figure)}, and {expected} is expected"
-
-
-def _describe_too_large(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> Iterator[str]:
-    """Yield a sentence for each measured figure that is larger than its bound, or NaN.
-
-    `figures` and `bounds` map the name of a figure to what was measured, and to the most that is
-    allowed. Raises KeyError if one that has a bound was not measured.
-    """
-    for name, bound in bounds.items():
-        figure = figures[name]
-        # `figure > bound` would let NaN pass.
-        if not figure <= bound:
-            yield f"{_describe(name)} is {figure:.3g}, and at most {bound:g} is allowed"
-
-
 def _describe_too_small(figures: BehaviourEvidence, bounds: Mapping[str, float]) -> Iterator[str]:
-    """Yield a sentence for each measured figure that is smaller than its bound, or NaN.
-
-    `figures` and `bounds` map the name of a figure to what was measured, and to the least that is
-    allowed. Raises KeyError if one that has a bound was not measured.
-    """
+    """Yield a sentence for each measured figure that is smaller than its bound, or NaN."""
     for name, bound in bounds.items():
         figure = figures[name]
         # `figure < bound` would let NaN pass.
@@ -151,8 +129,8 @@ _MEANINGS = {
 
 
 def _describe(name: str) -> str:
-    """Return what a figure is, with its name in evidence: `the figure loss_deviation`."""
-    return f"{_MEANINGS[name]} ({name})" if name in _MEANINGS else f"the figure {name}"
+    """Return what a figure is, and its name in evidence: `the figure (loss_deviation)`."""
+    return f"{_MEANINGS.get(name, 'the figure')} ({name})"
 
 
 def _shorten(value: object) -> str:

@@ -206,4 +206,4 @@ def _describe_slow_clocks(highest: int, readings: Sequence[Mapping[str, int]]) -
 
     clocks = [reading["clock"] for reading in readings if reading.get("clock")]
     if highest and clocks and max(clocks) < _LOW_CLOCK * highest:
-        yield f"the GPU ran at {max(clocks)} MHz at most, it can {highest}"
+        yield f"the GPU ran at {max(clocks)} MHz at most, and can run at {highest}"

@@ -92,7 +92,10 @@ def test_it_ends_with_0_if_everything_was_judged_and_nothing_failed(
 @pytest.mark.parametrize(
     ("result", "cause"),
     [
-        (Lost(cause="its node failed"), "its node failed"),
+        (
+            Lost(cause="on node-3: the task was killed by signal 9 (Killed); it wrote nothing"),
+            "on node-3: the task was killed",
+        ),
         (FAILING, "1 claim failed (pins/pip)"),
     ],
     ids=["lost", "failed"],
@@ -124,7 +127,9 @@ def test_an_earlier_verdict_is_removed_before_anything_runs(
     executor.call(*PULL)
     assert list((tmp_path / "out").rglob("verdict.json"))
 
-    executor.results = [Lost(cause="it was killed")]
+    executor.results = [
+        Lost(cause="on node-3: the task was killed by signal 9 (Killed); it wrote nothing")
+    ]
     executor.call(*PULL)
 
     assert not list((tmp_path / "out").rglob("verdict.json"))

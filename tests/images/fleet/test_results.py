@@ -115,8 +115,12 @@ def test_a_lost_task_leaves_no_file_of_an_earlier_run(tmp_path: Path) -> None:
     finish(tmp_path, PULL_TASK, measured())
 
     results.clear(tmp_path)
-    outcome = finish(tmp_path, PULL_TASK, Lost(cause="it was killed"))
+    outcome = finish(
+        tmp_path,
+        PULL_TASK,
+        Lost(cause="on node-3: the task was killed by signal 9 (Killed); it wrote nothing"),
+    )
 
     assert outcome.verdict_word == "no verdict"
-    assert outcome.cause == "it was killed"
+    assert outcome.cause == "on node-3: the task was killed by signal 9 (Killed); it wrote nothing"
     assert not list(tmp_path.iterdir())

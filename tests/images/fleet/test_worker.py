@@ -139,7 +139,7 @@ def test_a_verb_that_was_killed_is_reported_with_its_last_line(engine: SimpleNam
 
     assert isinstance(result, Lost)
     assert result.cause.endswith(
-        "it was killed by signal 9 (Killed); its last line was: measured static.files"
+        "the task was killed by signal 9 (Killed); its last line was: measured static.files"
     )
 
 
@@ -213,16 +213,19 @@ def test_the_output_of_a_verb_says_what_is_wrong_with_its_options(tmp_path: Path
     [
         pytest.param(
             "{}['a']",
-            "it ended with exit status 1 and without a verdict; its last line was: KeyError: 'a'",
+            "the task ended with exit status 1 and without a verdict; its last line was: KeyError: "
+            "'a'",
             id="traceback",
         ),
         pytest.param(
             "import os; os.kill(os.getpid(), 9)",
-            "it was killed by signal 9 (Killed); it wrote nothing",
+            "the task was killed by signal 9 (Killed); it wrote nothing",
             id="killed",
         ),
         pytest.param(
-            "", "it ended with exit status 0 and without a verdict; it wrote nothing", id="silent"
+            "",
+            "the task ended with exit status 0 and without a verdict; it wrote nothing",
+            id="silent",
         ),
     ],
 )

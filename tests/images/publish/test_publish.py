@@ -300,7 +300,7 @@ def test_labels_that_contradict_the_sbom_attach_nothing_and_move_no_tag(
 ) -> None:
     monkeypatch.setattr(sbom, "make_sbom", lambda *_, **__: {"components": []})
 
-    with pytest.raises(UserError, match=r"pip 26\.3 is labelled, the SBOM has none"):
+    with pytest.raises(UserError, match=r"names pip 26\.3, and its SBOM has none"):
         publisher.publish(PIP)
 
     assert publisher.target.find(NAME) is None
@@ -353,7 +353,7 @@ def test_a_run_that_failed_by_the_claims_of_its_day_closes_every_gate(
     publisher: Publisher, claim: Claim
 ) -> None:
     """Whether it is the new run or an attached one, and whoever asks: one function decides."""
-    cause = rf"{claim.key}.* is FAIL: .*by the claims of its own day"
+    cause = rf"{claim.key}.* is FAIL: .*by what was expected on its own day"
 
     with pytest.raises(UserError, match=cause) as error:
         publisher.publish(PIP, claim)

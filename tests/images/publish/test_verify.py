@@ -485,7 +485,7 @@ def test_an_sbom_with_every_pin_of_the_label_passes() -> None:
 def test_an_sbom_that_lacks_a_pin_of_the_label_fails() -> None:
     image = image_with_statement(CYCLONEDX, {})
 
-    assert fault_of(image, "SBOM") == "pip 26.3 is labelled, the SBOM has none"
+    assert fault_of(image, "SBOM") == "the image's label names pip 26.3, and its SBOM has none"
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ def test_the_recorded_bytes_pass_even_if_the_image_names_no_recipe() -> None:
     [
         pytest.param(
             image(WITH_ANOTHER_TORCH),
-            "the layer torch is x, and the same build steps gave torch before (Docker 20.10.24, "
-            "Docker 26.1.5)",
+            "the layer torch has the digest x, and the same build steps gave torch before (Docker "
+            "20.10.24, Docker 26.1.5)",
             id="other-bytes",
         ),
         pytest.param(
@@ -93,7 +93,7 @@ def test_the_recorded_bytes_pass_even_if_the_image_names_no_recipe() -> None:
         ),
         pytest.param(
             image({"settings": "sha256:x"}),
-            "the digest of the image's settings (variables, user, labels) is x, and the same",
+            "the record of the image's settings (variables, user, labels) has the digest x",
             id="other-settings",
         ),
         pytest.param(

@@ -224,12 +224,14 @@ def has_pattern(line: str, patterns: Iterable[str]) -> bool:
 
 
 CLAIMS = {"imports": judge}
+_PIN = pin("the release of the package that was made for this torch and CUDA")
 NEXT_STEPS = {
     "imports": {
         "No module named": pin("the package that has the missing module"),
-        "": "run `docker run --rm IMAGE python -c 'import PACKAGE'` to see the whole error; then "
-        f"{pin('the release of the package that was made for this torch and CUDA')}; if a library "
-        "of the system is missing (`cannot open shared object file`), install its Debian package "
-        "(`apt-get install`) in your Dockerfile or base image in place of that",
+        "undefined symbol": _PIN,
+        "cannot open shared object": "install the Debian package that has this library (`apt-get "
+        "install`) in your Dockerfile or base image, and build the image again; if it is one of "
+        f"CUDA or torch, {_PIN}",
+        "": f"`docker run --rm IMAGE python -c 'import PACKAGE'` shows the whole error: {_PIN}",
     }
 }

@@ -6,6 +6,7 @@ new process of the image's user imports torch and prints these settings.
 """
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -175,10 +176,10 @@ def setting_faults(
         value = measured.get(expression)
         if value is None or value in allowed:
             continue
-        setting = expression
         # In expressions, `b` is torch.backends: write it out.
-        if expression.startswith("b."):
-            setting = expression.replace("b.", "torch.backends.", 1)
+        setting = re.sub("^b[.]", "torch.backends.", expression)
+        if "os.environ" in expression:
+            setting = "the list of environment variables that something sets or changes"
         yield f"{setting} is {value!r} after `import torch`, and {allowed[0]!r} is expected"
 
 

@@ -128,9 +128,7 @@ def judge(_subject: str, expect: AssemblersExpect, evidence: AssemblersEvidence)
             continue
         unknown = [f"sm_{arch}" for arch in assembler["asked"] if arch not in assembler["archs"]]
         if unknown:
-            faults.append(
-                f"{path} does not know {listed(unknown)}, GPUs for which this image has to compile"
-            )
+            faults.append(f"{path} does not know {listed(unknown)}, for which it has to compile")
 
     known = ", ".join(f"sm_{arch}" for arch in expect["archs"])
     return conclude(faults, f"{listed(list(programs))}: {known}")

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypedDict
 
 from validate.installation import command
 from validate.judging import Finding, failed, listed, passed, unproven
-from validate.next_steps import BUILD, READ_LAYERS, REPORT, VALIDATE_AGAIN
+from validate.next_steps import BUILD, BUILD_ANEW, READ_LAYERS, REPORT, VALIDATE_AGAIN
 
 BUILDS_NEEDED = 2
 """One build does not show that the next one gives the same bytes."""
@@ -301,12 +301,13 @@ def describe_difference(layer: ExpectedLayer, diff_id: str) -> str:
     `diff_id` is empty if the image lacks the layer.
     """
     recorded = layer["diff_id"].removeprefix("sha256:")[:_DIGEST_CHARACTERS]
-    measured = diff_id.removeprefix("sha256:")[:_DIGEST_CHARACTERS] or "missing"
+    measured = diff_id.removeprefix("sha256:")[:_DIGEST_CHARACTERS]
     subject = f"the layer {layer['layer']}"
     if layer["layer"] == SETTINGS_ROW:
-        subject = "the digest of the image's settings (variables, user, labels)"
+        subject = "the record of the image's settings (variables, user, labels)"
+    has = f"has the digest {measured}" if measured else "is missing"
     builds = listed(layer["builds"])
-    return f"{subject} is {measured}, and the same build steps gave {recorded} before ({builds})"
+    return f"{subject} {has}, and the same build steps gave {recorded} before ({builds})"
 
 
 def describe_success(
@@ -346,9 +347,9 @@ CLAIMS = {"origin/layers": judge}
 NEXT_STEPS = {
     "origin/layers": {
         " changes ": "take this step out of your Dockerfile, and build the image again",
-        "": f"build the image again (`{command('build', 'NAME', '--no-cache')}`): if it passes "
-        "then, a mirror, a cache or an interrupted build had spoilt the layer; if it fails again "
-        "in the same way, give the command that the reason quotes, which lists the files that "
-        f"differ, or, if it quotes none, {REPORT}",
+        " gave ": f"build the image again (`{command('build', 'NAME', '--no-cache')}`): if it "
+        "passes then, a mirror, a cache or an interrupted build had spoilt the layer; if it fails "
+        "again, give the command at the end of the reason, which lists the files that differ",
+        "": f"{BUILD_ANEW}; if it fails in the same way again, {REPORT}",
     }
 }

@@ -733,12 +733,16 @@ NEXT_STEPS = {
         " second copy ": _REMOVE_COPY,
         "torch gets ": _REMOVE_COPY,
         " CUDA major": _PIN,
-        "no Python package": "install the Debian package that has the missing library "
-        "(`apt-get install`) in your Dockerfile or base image; if there is none, and you do not "
-        "use the program that needs it, remove this program in the step that brings it; then build "
-        "the image again",
-        "": "if the library that is not found is one of CUDA or torch, or can't be loaded, "
-        f"{_PIN}; if it is any other (such as libgomp.so.1), install its Debian package (`apt-get "
-        "install`) in your Dockerfile or base image, and build again",
+        "no Python package": "install the Debian package that has the missing library (`apt-get "
+        "install`) in your Dockerfile or base image; if there is none, and you do not use the "
+        "program that needs it, remove this program in the step that brings it; then build the "
+        "image again",
+        "can't be loaded": _PIN,
+        " needs libcu": _PIN,
+        " needs libnv": _PIN,
+        " needs libtorch": _PIN,
+        " needs libc10": _PIN,
+        "": "install the Debian package that has the missing library (`apt-get install`) in your "
+        "Dockerfile or base image, and build the image again",
     }
 }
