@@ -20,7 +20,7 @@ TABLE = Path(__file__).resolve().with_name("hints.yaml")
 IN_CONTAINERS = "hints.json"
 """The file beside this one that has the same rows in a container, whose Python has no YAML
 (images/validation/containers.py)."""
-_FIELDS = ("pattern", "id", "cause", "fix", "source", "yields_to")
+_FIELDS = ("pattern", "id", "cause", "fix", "source", "yields_to", "frame")
 """Keys of a row that are read here. The others are for its tests."""
 _ANY = "any"
 """The value of `yields_to` with which every row that explains a cause hides a row."""
@@ -31,6 +31,13 @@ _QUOTED = re.compile(r"[\"`]([\w./-]+)[\"`]")
 """A name in double quotes or backticks."""
 _PLAIN = str.maketrans("\u2018\u2019\u201c\u201d\xa0", "''\"\" ")
 """Typographic quotes and the space that does not break -> what a keyboard has."""
+_FRAME = re.compile(
+    r'([^\s"\[]+(?<!deprecation)(?<!_validators)(?:\.py|>))(?:"?, line \d+|:\d+|\]\(\S+\))?,? in ',
+    re.IGNORECASE,
+)
+"""A frame of a traceback, as Python, rich or a notebook prints it: the path of the file.
+
+Not of wrappers, which only pass a call on."""
 _FILE_NAME = re.compile(r"\S*/\S*|\S+\.(log|txt|out|err)")
 """A single word that is the name of a file, not an error text."""
 _MOST_HINTS = 3
@@ -46,8 +53,8 @@ _HOW_TO_GIVE_TEXT = (
     "give the error's text in quotes, name a log, or pipe it in: COMMAND 2>&1 | ... hint"
 )
 _HOW_TO_SEARCH_ON = (
-    "give the whole log, whose first error tells most; "
-    "else search the issues of the traceback's last package"
+    "give the whole log, whose first error tells most; else search the message's words in the "
+    "issues of the program that printed it (of a traceback: of its last package)"
 )
 
 
@@ -65,18 +72,26 @@ class Hint:
     """The ids of hints that hide this one where they explain another line, or `any`; empty: none.
 
     `any` stands for every hint that does not have `any` itself."""
+    frame: str = ""
+    """A regular expression for the path of the file that raised the error; empty: any, or none.
+
+    The same line has another cause where a library raises it than where a program does."""
 
     @property
     def remedy(self) -> str:
         """Return the fix, and what serves without Docker in place of Docker's options in it."""
         return elsewhere.with_replacements(self.fix)
 
-    def matches(self, line: str) -> bool:
+    def matches(self, line: str, frame: str) -> bool:
         """Return whether this hint explains a line, however it quotes names: "x", `x`, 'x' or x.
 
         The pattern is tried on the line as it is, with single quotes instead, and without
         backticks.
+
+        frame: the path of the file in the last frame of the traceback above the line, or empty.
         """
+        if self.frame and not _compile(self.frame).search(frame):
+            return False
         # A set, as most lines have one spelling only.
         spellings = {line, _QUOTED.sub(r"'\1'", line), line.replace("`", "")}
         return any(_compile(self.pattern).search(spelling) for spelling in spellings)
@@ -149,15 +164,9 @@ def explain_lines(texts: Iterable[str]) -> list[tuple[Hint, str]]:
     without colours and frames. A hint that yields to another one of these texts is left out: `CUDA
     error` says nothing beside the line that names the cause.
     """
-    # A dict, as a set that keeps its order: logs repeat lines, and matching is slow.
-    lines: dict[str, None] = {}
-    for text in texts:
-        for line in text.splitlines():
-            lines[_without_decoration(line)] = None
-
     first_lines: dict[Hint, str] = {}
-    for line in lines:
-        hint = _first_match(line)
+    for line, frame in lines_with_frames(texts).items():
+        hint = _first_match(line, frame)
         if hint:
             first_lines.setdefault(hint, line)
 
@@ -168,15 +177,33 @@ def explain_lines(texts: Iterable[str]) -> list[tuple[Hint, str]]:
     return explained
 
 
+def lines_with_frames(texts: Iterable[str]) -> dict[str, str]:
+    """Return each different line, and the path in the last frame above its first occurrence.
+
+    The path is empty where no frame stands above the line.
+    """
+    # Logs repeat lines, and matching is slow.
+    frames: dict[str, str] = {}
+    for text in texts:
+        path = ""
+        for decorated in text.splitlines():
+            line = _without_decoration(decorated)
+            frame = _FRAME.search(line)
+            if frame:
+                path = frame[1]
+            frames.setdefault(line, path)
+    return frames
+
+
 def _without_decoration(line: str) -> str:
     """Return a line without colours, typographic quotes and the frames that rich draws."""
     return _TERMINAL_CODES.sub("", line).translate(_PLAIN).strip(" \t│┃")
 
 
-def _first_match(line: str) -> Hint | None:
-    """Return the first hint of the table that explains a line."""
+def _first_match(line: str, frame: str) -> Hint | None:
+    """Return the first hint of the table that explains a line below such a frame."""
     for hint in known():
-        if hint.matches(line):
+        if hint.matches(line, frame):
             return hint
     return None
 

@@ -58,6 +58,7 @@ class HintRow(Row):
     examples: list[Sentence] = Field(min_length=1)
     near_miss: Sentence
     yields_to: Annotated[str, Field(pattern=r"^(any|[a-z0-9-]+( [a-z0-9-]+)*)$")] | None = None
+    frame: Annotated[str, BeforeValidator(regular_expression)] = ""
     cause: Sentence
     fix: Sentence
     source: Annotated[
@@ -120,7 +121,8 @@ def test_no_row_matches_what_only_resembles_its_error(row: HintRow) -> None:
         matcher = difflib.SequenceMatcher(None, row.near_miss, example, autojunk=False)
         likeness.append(matcher.ratio())
 
-    assert not KNOWN[row.id].matches(row.near_miss)
+    near_misses = hints.lines_with_frames([row.near_miss]).items()
+    assert not any(KNOWN[row.id].matches(line, frame) for line, frame in near_misses)
     assert max(likeness) >= 0.5, "it misses by far"
 
 
@@ -305,6 +307,33 @@ def test_what_pip_lists_decides_whether_the_index_is_to_blame(
     lines = f"{PIP_LIST}{wanted} (from versions: {listed})\n{NO_TORCH}{wanted}"
 
     assert ids_of_hints(lines) == [row]
+
+
+TOKENIZER = "TypeError: Trainer.__init__() got an unexpected keyword argument 'tokenizer'"
+
+
+@pytest.mark.parametrize(
+    ("frame", "row"),
+    [
+        (
+            '  File "/v/site-packages/trl/trainer/sft_trainer.py", line 4, in f',
+            "trl-passes-tokenizer",
+        ),
+        ("│ /v/site-packages/trl/trainer/sft_trainer.py:4 in f  │", "trl-passes-tokenizer"),
+        ("File ~/v/site-packages/trl/trainer/a.py:4, in f(self)", "trl-passes-tokenizer"),
+        ("[/d/trl/trainer/a.py](https://localhost:8080/#) in f(self)", "trl-passes-tokenizer"),
+        ('  File "/work/train.py", line 4, in <module>', "library-passes-tokenizer"),
+        ('  File "<stdin>", line 1, in <module>', "library-passes-tokenizer"),
+    ],
+)
+def test_the_last_frame_tells_whether_a_library_made_the_call(frame: str, row: str) -> None:
+    """A script was told to rename an argument that trl itself passes (trl#6168)."""
+    before = '  File "/v/site-packages/trl/trainer/other.py", line 1, in g'
+    wrapper = '  File "/v/transformers/utils/deprecation.py", line 1, in wrapped_func'
+
+    assert ids_of_hints(f"{before}\n{frame}\n{wrapper}\n    super().__init__(\n{TOKENIZER}") == [
+        row
+    ]
 
 
 LINK_LOCAL = "gpu07:2210:2210 [0] NCCL INFO Bootstrap : Using usb0:169.254.7.2<0>"
