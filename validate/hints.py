@@ -49,9 +49,8 @@ _MOST_SOURCES = 3
 _SEED = "seed:"
 """The beginning of a source that is a row of a page without a known address (hints.yaml)."""
 _STANDARD_INPUT = "-"
-_HOW_TO_GIVE_TEXT = (
-    "give the error's text in quotes, name a log, or pipe it in: COMMAND 2>&1 | ... hint"
-)
+_HOW_TO_GIVE_TEXT = "give the error's text in quotes, name a log, or pipe it in: `COMMAND 2>&1 | {}`"
+"""With the command that reads it in place of the braces."""
 _HOW_TO_SEARCH_ON = (
     "give the whole log, whose first error tells most; else search the message's words in the "
     "issues of the program that printed it (of a traceback: of its last package)"
@@ -220,19 +219,25 @@ def texts(value: Any) -> Iterator[str]:
             yield from texts(item)
 
 
-def main(arguments: Sequence[str] | None = None, spell_commands: Callable[[str], str] = str) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    program: str = "doctor hint",
+    spell_commands: Callable[[str], str] = str,
+) -> int:
     """Print hints about the errors in texts, files or a pipe, and return the exit status.
 
     0: a known error was found; 1: none was; 2: there is nothing to read.
 
     arguments: those of the command line, without the program's name; None: sys.argv's.
+    program: how this is called here.
     spell_commands: gets the text of a fix, and returns it with our commands written as they are
         called in this installation: `truetag lock` in place of `nox -s lock`.
     """
-    options = _parser().parse_args(arguments)
+    options = _parser(program).parse_args(arguments)
+    how_to_give_text = _HOW_TO_GIVE_TEXT.format(program)
     # Without arguments the text comes from a pipe. A terminal would wait for somebody to type.
     if not options.texts and sys.stdin.isatty():
-        _complain("error hint: no text was given", _HOW_TO_GIVE_TEXT)
+        _complain("error hint: no text was given", how_to_give_text)
         return 2
     try:
         contents = [_read_text(argument) for argument in options.texts or [_STANDARD_INPUT]]
@@ -252,15 +257,15 @@ def main(arguments: Sequence[str] | None = None, spell_commands: Callable[[str],
             _print_hint(hint, line)
     else:
         count = sum(len(text.splitlines()) for text in contents)
-        next_step = _HOW_TO_SEARCH_ON if count else _HOW_TO_GIVE_TEXT
+        next_step = _HOW_TO_SEARCH_ON if count else how_to_give_text
         _complain(f"no known error in {count} line{'s' * (count != 1)}", next_step)
     return 0 if hints else 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str) -> argparse.ArgumentParser:
     """Return the parser of `hint`'s command line."""
     parser = argparse.ArgumentParser(
-        prog="hint", description="What an error text means, and what to do."
+        prog=program, description="What an error text means, and what to do."
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT|FILE", help="default: what a pipe brings")
     parser.add_argument(
@@ -302,8 +307,10 @@ def describe_sources(source: str) -> Iterator[str]:
 
 
 def _complain(cause: str, next_step: str) -> None:
-    """Print to stderr what is wrong and what to do next."""
-    sys.stderr.write(f"{cause}\n      next: {next_step}\n")
+    """Print to stderr what is wrong and what to do next, wrapped for the terminal."""
+    width = terminal.width_of(sys.stderr)
+    for paragraph in (cause, f"      next: {next_step}"):
+        sys.stderr.write(terminal.wrapped(paragraph, width, indent="      ") + "\n")
 
 
 def _read_text(argument: str) -> str:

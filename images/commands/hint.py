@@ -23,7 +23,8 @@ def hint(
     """
     # Fixes name commands of a checkout (`nox -s build`): spell them as this installation is called.
     options = ["--json"] if as_json else []
-    raise typer.Exit(hints.main([*options, "--", *(texts or [])], spell_commands=_spell_commands))
+    arguments = [*options, "--", *(texts or [])]
+    raise typer.Exit(hints.main(arguments, command("hint"), _spell_commands))
 
 
 def _spell_commands(fix: str) -> str:

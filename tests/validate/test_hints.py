@@ -472,6 +472,29 @@ def test_a_text_without_a_known_error_says_where_to_search_on() -> None:
     assert "no known error in 1 line\n      next: " in done.stderr
 
 
+def test_a_message_keeps_to_the_terminals_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+
+    for text in ("all is well", "missing.log", "-"):
+        message = call("hint", text).stderr
+        assert max(map(len, message.splitlines())) <= 60
+
+
+def test_a_pattern_is_compiled_once_for_all_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python keeps 512 compiled patterns; a log of 1,000 lines took minutes beyond that."""
+    compiled = []
+    compile_pattern = re._compiler.compile  # type: ignore[attr-defined]
+
+    def count(pattern: str, flags: int) -> object:
+        compiled.append(pattern)
+        return compile_pattern(pattern, flags)
+
+    monkeypatch.setattr("re._compiler.compile", count)
+
+    assert not hints.find(f"step {number}: all is well" for number in range(3))
+    assert len(compiled) <= len(hints.known()) + 10, "each once, and a few of the module itself"
+
+
 def test_json_of_a_text_without_a_known_error_has_no_hint() -> None:
     done = call("hint", "--json", "all is well")
 
@@ -485,6 +508,7 @@ def test_an_empty_file_says_how_to_give_a_text(tmp_path: Path) -> None:
     done = call("hint", str(tmp_path / "empty"))
 
     assert "no known error in 0 lines\n      next: give the error" in done.stderr
+    assert "`COMMAND 2>&1 | nox -s hint`" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["/tmp/missing.log", "train.log", "nohup.out"])
