@@ -134,6 +134,9 @@ def _why_not_own(
     steps = part.host.get("steps_above")
     if steps:
         return f"the run is of an image with {steps} steps above {part.image}"
+    other_base = part.host.get("other_base")
+    if other_base:
+        return f"the run is of {part.image} on another base, {other_base}"
     # Older evidence does not note the name that the image bears: its label then says it.
     name = part.host.get("labelled", labels.get(f"{LABELS}.image", part.image))
     if name != part.image:

@@ -49,7 +49,9 @@ _MOST_SOURCES = 3
 _SEED = "seed:"
 """The beginning of a source that is a row of a page without a known address (hints.yaml)."""
 _STANDARD_INPUT = "-"
-_HOW_TO_GIVE_TEXT = "give the error's text in quotes, name a log, or pipe it in: `COMMAND 2>&1 | {}`"
+_HOW_TO_GIVE_TEXT = (
+    "give the error's text in quotes, name a log, or pipe it in: `COMMAND 2>&1 | {}`"
+)
 """With the command that reads it in place of the braces."""
 _HOW_TO_SEARCH_ON = (
     "give the whole log, whose first error tells most; else search the message's words in the "

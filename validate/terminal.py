@@ -74,7 +74,7 @@ def aligned(rows: Sequence[Sequence[str]], gap: str = "  ", most: int = 200) -> 
     """Return a line for each row, with the cells of a column below each other.
 
     All rows have the same number of cells. A column is as wide as its widest cell, but at most
-    `most` characters: a longer cell is not cut, it moves the rest of its own line to the right.
+    `most` characters. A longer cell is not cut: the others of its row follow in the next line.
     """
     widths = []
     for column in zip(*rows, strict=True):
@@ -82,6 +82,13 @@ def aligned(rows: Sequence[Sequence[str]], gap: str = "  ", most: int = 200) -> 
 
     lines = []
     for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append(gap.join(cells).rstrip())
+        line = ""
+        start = 0
+        for cell, width in zip(row, widths, strict=True):
+            if len(line) > start:
+                lines.append(line.rstrip())
+                line = ""
+            line = line.ljust(start) + cell + gap
+            start += width + len(gap)
+        lines.append(line.rstrip())
     return lines

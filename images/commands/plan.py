@@ -4,6 +4,7 @@ It imports as little as possible, because CI and the tests start it most.
 """
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -22,13 +23,15 @@ from images.planning import plan as planning
 from images.planning.candidate import Topic
 from images.planning.image import Image
 from images.planning.plan import Planned
+from validate import terminal
 from validate.judging import listed, plural
 from validate.terminal import aligned
 
 _HEADER = ("image", "status", "torch", "CUDA", "driver", "GPUs (sm_)")
-_NAME_WIDTH = 27
-"""With this width, the row with the most architectures has 80 characters. Longer names have fewer
-architectures."""
+_OTHER_COLUMNS = 53
+"""Characters of a row beside the image's name, if it has seven architectures."""
+_LEAST_NAME_WIDTH = 25
+"""Characters of the names' column in a narrow terminal."""
 _MOST_NAMES = 4
 """Names of images in a note on several. The table has them all."""
 _KEPT = "kept as it is by nightly runs, until a day"
@@ -84,7 +87,7 @@ def plan(
     else:
         # Before the table, which comes last.
         common.show(_statuses(images if chosen else [], sources))
-        common.show(table(planned, states))
+        common.show(table(planned, states, terminal.width_of(sys.stdout)))
     # As `build` ends for the same images.
     if common.find_refused(planned, chosen, sources):
         raise typer.Exit(2)
@@ -129,11 +132,14 @@ def as_json_entry(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str
     }
 
 
-def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterator[str]:
+def table(
+    planned: Sequence[Planned], locks: Mapping[str, LockStatus], width: int | None = None
+) -> Iterator[str]:
     """Yield what `plan` prints: notes, then a row for each image, and the number of images.
 
     The table comes last, as what is printed first scrolls away. `locks` has the status of each
-    image's lock.
+    image's lock. Names for which a line of `width` characters has no room have a line of their own;
+    None: no line is too long.
     """
     rows: list[tuple[str, ...]] = [_HEADER]
     states = Counter[str]()
@@ -149,7 +155,10 @@ def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterat
     yield from notes
     if notes:
         yield ""
-    yield from aligned(rows, " ", _NAME_WIDTH)
+    if width is None:
+        yield from aligned(rows, " ")
+    else:
+        yield from aligned(rows, " ", max(width - _OTHER_COLUMNS, _LEAST_NAME_WIDTH))
     yield ""
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     yield f"{plural(len(planned), 'image')}: {counts}"

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from images.config import paths, selectors, yamlfile
 from images.config.facts import Facts
-from images.config.names import Minor
+from images.config.names import Arch, Minor
 from images.config.platforms import Platform
 from images.config.schema import Matrix, Profile
 from images.config.yamlfile import YamlFile, fix, validated
@@ -82,7 +82,7 @@ def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
     loaded_facts = load_facts(facts)
     file = yamlfile.parse(paths.shown(matrix), _read(matrix))
     loaded_matrix = validated(Matrix, file, _PAGE)
-    problems = list(find_inconsistencies(loaded_matrix, file))
+    problems = list(find_inconsistencies(loaded_matrix, file, loaded_facts))
     if problems:
         raise UserError(problems)
     return Sources(loaded_matrix, loaded_facts, paths.Workspace(matrix.absolute()))
@@ -122,10 +122,10 @@ class Fault(NamedTuple):
     """What to do about it; empty: fix the file."""
 
 
-def find_inconsistencies(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
+def find_inconsistencies(matrix: Matrix, file: YamlFile, facts: Facts) -> Iterator[Problem]:
     """Yield problems of matrix.yaml that types can't find, such as names that mean nothing.
 
-    `file` is the file of the matrix, which has the line numbers.
+    `file` is the file of the matrix, which has the line numbers. `facts` has the architectures.
     """
     faults = [
         *_check_duplicates(matrix, file),
@@ -137,7 +137,7 @@ def find_inconsistencies(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
         *_check_without(matrix),
         *_check_aliases(matrix),
         *_check_tracked(matrix),
-        *_check_conditions(matrix),
+        *_check_conditions(matrix, facts),
         *_check_nightly_ranges(matrix),
         *_check_nightly_names(matrix),
         *_check_profiles(matrix),
@@ -346,14 +346,19 @@ def _check_tracked(matrix: Matrix) -> Iterator[Fault]:
             yield Fault(("nightly", "track", index), f"{text} {problem.cause}", problem.then)
 
 
-def _check_conditions(matrix: Matrix) -> Iterator[Fault]:
-    """Yield a fault for each condition on a platform or profile that does not exist.
+def _check_conditions(matrix: Matrix, facts: Facts) -> Iterator[Fault]:
+    """Yield a fault for each condition on an architecture, platform or profile that is not known.
 
     Conditions stand under `exclude` and `nightly.track`. With a typo in its value, an exclusion
     would silently exclude nothing.
     """
+    # The architectures that a toolkit compiles for.
+    archs: set[Arch] = set()
+    for row in facts.cuda.values():
+        archs.update(Arch.parse(capability) for capability in row.nvcc_archs)
     # Key of a condition -> all values that it can have.
     names: dict[str, list[str]] = {
+        "arch": [str(arch) for arch in sorted(archs)],
         "platform": [],
         "profile": [selectors.NO_PROFILE, *matrix.profiles],
     }
@@ -369,8 +374,8 @@ def _check_conditions(matrix: Matrix) -> Iterator[Fault]:
 
     for path, text in texts:
         selector = selectors.parse(text)
-        if selector.key in names and selector.value not in names[selector.key]:
-            cause = f"{text}: there is no {selector.key} {selector.value!r}"
+        if selector.key in names and selector.wanted not in names[selector.key]:
+            cause = f"{text}: there is no {selector.key} {selector.wanted!r}"
             then = f"{selector.key} is one of: {', '.join(names[selector.key])}"
             yield Fault(path, cause, then)
 

@@ -44,6 +44,11 @@ class Selector:
         """Return whether it is about a version, which can also be compared with < and >."""
         return self.key in _VERSIONED
 
+    @property
+    def wanted(self) -> str:
+        """Return the value as images have it: `sm_90` for an architecture, however it is given."""
+        return str(Arch.parse(self.value)) if self.key == "arch" else self.value
+
     def __str__(self) -> str:
         return f"{self.key}{self.op}{self.value}"
 
@@ -65,8 +70,7 @@ class Selector:
 
         # The other keys are compared with = or != only (`parse`). An image has several
         # architectures: it is enough that one of them is meant.
-        value = str(Arch.parse(self.value)) if self.key == "arch" else self.value
-        has_value = value in values_of(self.key, image)
+        has_value = self.wanted in values_of(self.key, image)
         return has_value if self.op == "=" else not has_value
 
 

@@ -263,7 +263,7 @@ def require_readable_addresses(variables: Mapping[str, str]) -> None:
 def _fault_of_address(address: str) -> str:
     """Return why the address of an index can't be read, without a part of it; empty: it can.
 
-    A folder has no fault here.
+    A folder has no fault here: it begins with `/`, `.` or `file:`. HOST/simple is an address.
     """
     # uv takes a backslash for a slash, and Python drops line breaks.
     if "://" in address and re.search(r"[\s\\]", address.strip()):
@@ -277,7 +277,7 @@ def _fault_of_address(address: str) -> str:
         return "its host or port is not valid, or a special character before the host is not coded"
 
     if parts.scheme not in ("http", "https"):
-        is_folder = parts.scheme == "file" or "://" not in address
+        is_folder = parts.scheme == "file" or not address or address.startswith(("/", "."))
         return "" if is_folder else "it begins with neither https:// nor http://"
     if not re.fullmatch(r"[\w.:-]+", host):
         return "it has no host name, or one with other characters than letters, digits, - and ."

@@ -88,6 +88,9 @@ class DriverRow(Row):
     first: int
     """The first branch that knows them, as 570 of 570.86.16."""
     last: int | None = None
+    """The last branch that runs them; None: there is none yet."""
+    last_cuda: int | None = None
+    """The last CUDA, by its major version, whose toolkit and libraries know them."""
     modules: Literal["open", "either", "proprietary"]
     """Which of NVIDIA's kernel modules run them."""
     source: Sentence
@@ -796,6 +799,7 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
             *image.silent,
             _driver_reason(image, machine, worst_fit),
             *_kernel_module_reasons(machine),
+            *_end_of_support(machine),
         ),
         against=(
             *_unwanted_properties(image, options),
@@ -873,8 +877,7 @@ def _driver_reason(image: ImageSummary, machine: Machine, worst_fit: Fit) -> str
         oldest = _oldest_driver(image, worst_fit, machine)
         last_row = _row_of_last_branch(machine)
         if last_row:
-            last = f"branch {last_row.last}, the last for {last_row.architecture}"
-            return f"needs a driver from {oldest} to {last}"
+            return f"needs a driver from {oldest} to branch {last_row.last}"
         return f"needs driver {oldest} or newer"
     if machine.has_driver(image.native_driver):
         return (
@@ -908,6 +911,16 @@ def _kernel_module_reasons(machine: Machine) -> Iterator[str]:
     for architecture, modules in modules_by_architecture.items():
         if modules != "either":
             yield f"{architecture} needs the driver's {modules} kernel modules"
+
+
+def _end_of_support(machine: Machine) -> Iterator[str]:
+    """Yield the last CUDA and the last drivers that know all GPUs of a machine, if these ended."""
+    row = _row_of_last_branch(machine)
+    if row:
+        yield (
+            f"CUDA {row.last_cuda}.x and driver branch {row.last} are the last for "
+            f"{row.architecture}"
+        )
 
 
 def wrong_for_gpu(machine: Machine) -> Iterator[str]:

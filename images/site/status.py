@@ -1,7 +1,7 @@
 """The status of an image: what its recorded validation runs prove of it today. One definition.
 
 `choose`, `plan`, `build`, the site, the README and the table of images all show it. It reads: its
-gpu tier *passed the 64 claims of that run on H200, 2026-11-27; 3 claims are newer*.
+gpu tier *passed the 64 claims of its run on H200 of 2026-11-27; 3 claims are newer*.
 
 - A run counts by its verdict, on that GPU and that day. Claims that were written later are counted
   as newer ones. They do not turn a PASS into anything else.
@@ -89,14 +89,12 @@ class TierRun(Row):
 
     @property
     def phrase(self) -> str:
-        """Return what it proved: `passed the 64 claims of that run on H200, 2026-11-27`.
+        """Return what it proved: `passed the 64 claims of its run on H200 of 2026-11-27`.
 
         Newer claims and layers that moved are added. Known faults, which are no failure, are
         counted beside the claims that passed.
         """
-        on_gpus = f" on {self.gpus}" if self.gpus else ""
-        day = f"{self.date}" if self.date else "day not recorded"
-        parts = [f"{self._result}{on_gpus}, {day}"]
+        parts = [self._result]
         if self.newer:
             parts.append(f"{plural(self.newer, 'claim is', 'claims are')} newer")
         if not self.layers_recorded:
@@ -107,18 +105,21 @@ class TierRun(Row):
 
     @property
     def _result(self) -> str:
-        """Return the verdict with its numbers: `passed the 64 claims of that run`."""
+        """Return the verdict with its numbers, and of which run it is."""
+        on_gpus = f" on {self.gpus}" if self.gpus else ""
+        day = f" of {self.date}" if self.date else ", whose day is not recorded"
+        run = f"its run{on_gpus}{day}"
         number = self.counts.get(self.verdict, 0)
         total = sum(self.counts.values())
         if self.verdict is Status.FAIL:
-            result = f"failed {number} of the {plural(total, 'claim')} of that run"
+            result = f"failed {number} of the {plural(total, 'claim')} of {run}"
         elif self.verdict is Status.UNPROVEN and not number:
             # No claim is unproven, but none that is required passed.
-            result = f"is not proved by the {plural(total, 'claim')} of that run"
+            result = f"is not proved by the {plural(total, 'claim')} of {run}"
         elif self.verdict is Status.UNPROVEN:
-            result = f"left {number} of the {plural(total, 'claim')} of that run unproven"
+            result = f"left {number} of the {plural(total, 'claim')} of {run} unproven"
         else:
-            result = f"passed the {plural(number, 'claim')} of that run"
+            result = f"passed the {plural(number, 'claim')} of {run}"
 
         known = plural(self.known, "known silent fault")
         return f"{result} and showed {known}" if self.known else result

@@ -140,8 +140,17 @@ def test_parts_that_are_not_of_one_run_are_refused(
         ({"steps_above": 2, "labelled": WHOLE.image}, "is of an image with 2 steps above"),
         ({"labelled": "cu126-torch99"}, "is of an image that is called cu126-torch99, not"),
         ({"labelled": ""}, "is of an image that is called nothing, not"),
+        (
+            {"other_base": "ubuntu:24.04"},
+            f"the run is of {WHOLE.image} on another base, ubuntu:24.04",
+        ),
     ],
-    ids=["a derived image", "an image of another name", "an image without a name"],
+    ids=[
+        "a derived image",
+        "an image of another name",
+        "an image without a name",
+        "an image on another base",
+    ],
 )
 @pytest.mark.parametrize("tiers", [[Tier.STATIC], [Tier.GPU]], ids=["static", "gpu"])
 def test_no_other_image_is_recorded_as_the_matrixs(

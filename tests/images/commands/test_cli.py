@@ -68,6 +68,8 @@ def in_one_line(text: str) -> str:
         "https://user:S3CRET@ho%zzst/simple",
         "https://user:S3CRET@/simple",
         "ftp://user:S3CRET@host.example/simple",
+        "host.example/simple",
+        "user:S3CRET@host.example/simple",
     ],
 )
 @pytest.mark.parametrize("variable", ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"])

@@ -80,7 +80,9 @@ def test_a_condition_on_no_platform_is_named_at_its_line(tmp_path: Path) -> None
     require_problem(problems, text, "platform=arm46", "there is no platform 'arm46'")
 
 
-@pytest.mark.parametrize("condition", ["platform=arm64", "platform!=linux/amd64", "profile=none"])
+@pytest.mark.parametrize(
+    "condition", ["platform=arm64", "platform!=linux/amd64", "profile=none", "arch=8.9"]
+)
 def test_a_condition_may_match_no_image(tmp_path: Path, condition: str) -> None:
     load_text(tmp_path, SOUND.replace("  track: [", f"  track: [{condition}, "))
 

@@ -302,10 +302,28 @@ def test_an_unknown_driver_of_a_gpu_with_a_last_branch_has_two_limits() -> None:
 
     best = best_of(REAL_SUMMARIES, machine)
 
-    assert any(
-        reason == "needs a driver from 525.60.13 to branch 580, the last for Volta"
-        for reason in best.reasons
-    )
+    assert any(reason == "needs a driver from 525.60.13 to branch 580" for reason in best.reasons)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sentence"),
+    [
+        (["GTX 1080"], "CUDA 12.x and driver branch 580 are the last for Pascal"),
+        (["P100", "T4"], "CUDA 12.x and driver branch 580 are the last for Pascal"),
+        (["V100"], "CUDA 12.x and driver branch 580 are the last for Volta"),
+        (["T4"], ""),
+    ],
+)
+@pytest.mark.parametrize("driver", ["", "570.86.16"])
+def test_the_last_cuda_and_driver_of_a_gpu_are_named(
+    gpus: list[str], driver: str, sentence: str
+) -> None:
+    machine = chooser.machine_from_options(gpus, [], driver)
+
+    reasons = best_of(REAL_SUMMARIES, machine).reasons
+
+    ends = [reason for reason in reasons if "the last for" in reason]
+    assert ends == ([sentence] if sentence else [])
 
 
 @pytest.mark.parametrize("gpu", ["V100", "H100", "B200", "RTX 5090", "GB200"])

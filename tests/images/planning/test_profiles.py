@@ -281,7 +281,8 @@ def test_faults_of_a_profile_are_named() -> None:
         "unsloth", stacks={"2.10": {"Unsloth_Zoo": "1.0"}, "9.9": {}}, extends="nothing"
     )
 
-    text = "\n".join(map(str, matrix.find_inconsistencies(faulty.matrix, MATRIX_FILE)))
+    problems = matrix.find_inconsistencies(faulty.matrix, MATRIX_FILE, faulty.facts)
+    text = "\n".join(map(str, problems))
 
     assert "write 'Unsloth_Zoo' as 'unsloth-zoo'" in text
     assert "no stack for torch 9.9" in text
@@ -291,7 +292,8 @@ def test_faults_of_a_profile_are_named() -> None:
 def test_extensions_that_no_source_makes_or_that_are_not_pinned_are_faults() -> None:
     faulty = with_profile("colossalai", extensions=["colossalai", "nothing", "flash-attn"])
 
-    causes = [problem.cause for problem in matrix.find_inconsistencies(faulty.matrix, MATRIX_FILE)]
+    problems = matrix.find_inconsistencies(faulty.matrix, MATRIX_FILE, faulty.facts)
+    causes = [problem.cause for problem in problems]
 
     assert causes == [
         "'nothing' is no row of `sources`",

@@ -61,7 +61,7 @@ def test_claims_that_were_added_do_not_turn_a_pass_into_anything_else() -> None:
     assert status.passed_on == ["H200"]
     (gpu_run,) = [run for run in status.deciding if run.tier is Tier.GPU]
     assert gpu_run.phrase == (
-        "passed the 1 claim of that run on H200, 2026-11-10; 1 claim is newer"
+        "passed the 1 claim of its run on H200 of 2026-11-10; 1 claim is newer"
     )
 
 
@@ -110,7 +110,7 @@ def test_known_faults_are_counted_apart_whatever_the_verdict() -> None:
         phrase = status_of(run).deciding[0].phrase
 
         assert words in phrase
-        assert " and showed 1 known silent fault on H200" in phrase
+        assert " and showed 1 known silent fault" in phrase
 
 
 def test_layers_that_are_known_by_another_digest_have_not_moved() -> None:
@@ -187,7 +187,8 @@ def test_known_faults_are_counted_beside_the_claims_that_passed() -> None:
     (gpu_run,) = status_of(run).deciding
 
     assert gpu_run.verdict is Status.PASS
-    assert gpu_run.phrase.startswith("passed the 1 claim of that run and showed 1 known silent")
+    assert gpu_run.phrase.startswith("passed the 1 claim of its run on H200 of ")
+    assert " and showed 1 known silent fault" in gpu_run.phrase
 
 
 @pytest.mark.parametrize("with_whole_run", [True, False])
@@ -203,7 +204,7 @@ def test_what_a_run_of_single_claims_did_not_judge_is_not_newer(*, with_whole_ru
 
     gpu_runs = [run for run in status.deciding if run.tier is Tier.GPU]
     assert [run.phrase for run in gpu_runs] == [
-        "failed 1 of the 1 claim of that run on H200, 2026-11-11"
+        "failed 1 of the 1 claim of its run on H200 of 2026-11-11"
     ]
 
 
@@ -230,7 +231,7 @@ def test_a_tier_without_a_required_claim_is_not_said_to_leave_none_unproven() ->
     (cpu_run,) = status_of(samples.run("i", *claims)).deciding
 
     assert cpu_run.verdict is Status.UNPROVEN
-    assert cpu_run.phrase.startswith("is not proved by the 3 claims of that run, ")
+    assert cpu_run.phrase.startswith("is not proved by the 3 claims of its run ")
 
 
 def test_an_image_that_ran_on_several_gpus_only_is_not_said_to_have_run_on_none() -> None:
@@ -250,14 +251,14 @@ def test_a_gpu_on_which_nothing_ran_is_named_before_others() -> None:
 
     assert sentence.startswith(
         "Its gpu tier has not run on GeForce RTX 3090 (sm_86). "
-        "It passed the 1 claim of that run on H200, 2026-11-10 (image ID "
+        "It passed the 1 claim of its run on H200 of 2026-11-10 (image ID "
     )
 
 
 def test_a_run_on_this_gpu_comes_before_newer_ones_on_others() -> None:
     on_other_gpu = replace(LATER_ON_H100, payload=PAYLOAD)
 
-    assert " on H200, " in status_of(WHOLE, on_other_gpu).gpu_sentence(["H200"], "sm_90")
+    assert " on H200 of " in status_of(WHOLE, on_other_gpu).gpu_sentence(["H200"], "sm_90")
 
 
 def test_without_runs_the_sentence_says_so() -> None:
@@ -272,8 +273,8 @@ def test_a_run_of_the_same_image_id_is_about_the_build() -> None:
 
     assert is_about_build
     assert sentence == (
-        "this build is, bit for bit, the image whose gpu tier passed the 1 claim of that run on "
-        "H200, 2026-11-10"
+        "this build is, bit for bit, the image whose gpu tier passed the 1 claim of its run on "
+        "H200 of 2026-11-10"
     )
 
 
