@@ -223,6 +223,20 @@ def test_an_image_that_does_not_start_is_no_error_and_its_claims_are_not_compare
     }
 
 
+def test_another_image_is_held_to_what_the_matrix_says_of_it_on_this_machine() -> None:
+    evidence = evidence_of(gpu_claim("speed/copy"))
+    recorded_pass = replace(PASSED, claims=frozenset({"speed/copy"}))
+    engine: Any = EngineWithImages()
+    others = OtherImages(engine, SOURCES, lambda: [recorded_pass], lambda _text: None)
+
+    others.compare(evidence, judge(evidence.claim_set, evidence), GPUS)
+
+    ((claim,),) = [other["claims"] for other in others_of(evidence)]
+    assert claim["unproven"] == ""
+    assert claim["expect"]["gpu"] == "NVIDIA H200"
+    assert claim["expect"]["peak"] > 1
+
+
 @pytest.mark.parametrize(
     "others_claim",
     [
@@ -326,17 +340,30 @@ def test_an_image_that_the_engine_lacks_is_one_to_build(
     assert engine.specs == []
 
 
-@pytest.mark.parametrize("payload", [{"torch": "sha256:2"}, {"torch": "sha256:3"}])
+@pytest.mark.parametrize(
+    ("of_record", "of_image", "is_the_same"),
+    [
+        ({"torch": "sha256:2"}, {"torch": "sha256:2"}, True),
+        ({"torch": "sha256:2"}, {"torch": "sha256:3"}, False),
+        # Neither is known.
+        ({}, {}, False),
+    ],
+)
 def test_an_image_of_the_recorded_name_counts_only_with_the_recorded_layers(
-    monkeypatch: pytest.MonkeyPatch, payload: dict[str, str]
+    of_record: dict[str, str],
+    of_image: dict[str, str],
+    is_the_same: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = EngineWithImages()
     engine.digests = ("cu126-torch25",)
-    monkeypatch.setattr(OtherImages, "_read_payload", lambda *_arguments: payload)
+    monkeypatch.setattr(OtherImages, "_read_payload", lambda *_arguments: of_image)
+    recorded_pass = replace(PASSED, payload=of_record)
 
-    evidence, _ = compare(evidence_of(gpu_claim()), monkeypatch, PASSED, engine=engine)
+    evidence, _ = compare(evidence_of(gpu_claim()), monkeypatch, recorded_pass, engine=engine)
 
-    assert ("other_images" in evidence.host) is (payload == PASSED.payload)
+    digests = [other["digest"] for other in others_of(evidence)]
+    assert digests == (["cu126-torch25"] if is_the_same else [])
 
 
 def test_the_layers_of_an_image_are_read_once_for_all_its_recorded_runs(
