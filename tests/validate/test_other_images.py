@@ -12,7 +12,7 @@ from validate import report
 from validate.claims import Claim, Tier
 from validate.evidence import Evidence, OtherImage, Record, strict_json
 from validate.judge import OF_HOST, ClaimVerdict, judge, needs_other_image
-from validate.judging import Status
+from validate.judging import Status, failed, passed
 
 FORCED_TF32 = "cu130-torch211-py312-sm90/h100-broken-11-tf32-forced"
 GOOD = "cu126-torch25/h100"
@@ -43,9 +43,9 @@ def other_image(run: str, *, without_records: bool = False) -> OtherImage:
     return strict
 
 
-def compared(*others: OtherImage, **host: object) -> Evidence:
-    """Return the evidence of the image with forced TF32, with what other images measured."""
-    evidence = run_with_seed(FORCED_TF32)
+def compared(*others: OtherImage, run: str = FORCED_TF32, **host: object) -> Evidence:
+    """Return the evidence of a recorded run, with what other images measured."""
+    evidence = run_with_seed(run)
     return replace(
         evidence,
         host={**evidence.host, "other_images": list(others), **host},  # type: ignore[typeddict-item]
@@ -74,6 +74,18 @@ def test_an_image_that_passes_on_the_same_machine_blames_the_image() -> None:
         "is the image's"
     )
     assert verdict.next_step == ALONE.next_step
+
+
+def test_an_image_that_passes_leaves_the_next_step_of_the_finding() -> None:
+    evidence = compared(other_image(GOOD))
+    findings = iter([failed("it is slow", "free the GPU"), passed("it is fast")])
+    judges = {FAILED: lambda *_: next(findings)}
+
+    claims = judge(evidence.claim_set, evidence, judges=judges).claims
+
+    (verdict,) = [verdict for verdict in claims if verdict.claim.key == FAILED]
+    assert verdict.reason.startswith("it is slow; the image cu126-torch25 passes")
+    assert verdict.next_step == "free the GPU"
 
 
 def test_an_image_that_fails_on_the_same_machine_too_blames_the_machine() -> None:
@@ -111,6 +123,13 @@ def test_an_image_that_meets_a_known_fault_of_the_machine_blames_it() -> None:
     assert verdict.status is Status.UNPROVEN
     assert verdict.reason.count(OF_HOST) == 1
     assert "fails here, too" in verdict.reason
+
+
+def test_an_image_that_fails_changes_no_claim_that_passed() -> None:
+    """Another release of the suite may judge the same evidence as right."""
+    evidence = compared(other_image(FORCED_TF32), run=GOOD)
+
+    assert judged(evidence).status is Status.PASS
 
 
 def test_an_image_that_did_not_run_the_claim_changes_nothing() -> None:

@@ -300,6 +300,7 @@ def test_a_probe_that_was_killed_for_lack_of_memory_blames_no_machine(
     "recorded_pass",
     [
         pytest.param(replace(PASSED, gpus=("NVIDIA H100 80GB HBM3",)), id="other GPU"),
+        pytest.param(replace(PASSED, gpus=("NVIDIA H200", "NVIDIA L4")), id="one more GPU"),
         pytest.param(replace(PASSED, digest="sha256:1"), id="same digest"),
         pytest.param(replace(PASSED, payload={"torch": "sha256:1"}), id="same layers"),
         pytest.param(replace(PASSED, claims=frozenset({"triton/jit"})), id="other claim"),
@@ -398,7 +399,7 @@ def test_an_image_for_a_newer_driver_is_not_run(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_claims_that_take_longer_than_the_limit_are_not_compared() -> None:
-    claims = [gpu_claim(), gpu_claim("triton/jit"), gpu_claim("speed/copy")]
+    claims = [gpu_claim("speed/copy"), gpu_claim(), gpu_claim("triton/jit")]
     evidence = evidence_of(*claims, seconds={"gpu.numerics": 299.0, "gpu.speed": 300.0})
 
     assert other_images.find_too_long(claims, evidence) == {
