@@ -20,3 +20,9 @@ def test_a_probe_that_printed_nothing_is_shown_with_its_outcome_alone() -> None:
     record = Record(probe="cpu.home", outcome=Outcome.TIMED_OUT, seconds=60.0)
 
     assert record.progress_line() == "measured cpu.home in 60.0 s (timed-out)"
+
+
+def test_a_long_last_line_is_cut() -> None:
+    record = Record(probe="cpu.home", outcome=Outcome.TIMED_OUT, seconds=60.0, log="x" * 1000)
+
+    assert record.progress_line() == f"measured cpu.home in 60.0 s (timed-out: {'x' * 200})"

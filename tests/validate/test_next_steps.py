@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.hints import known
 from validate.judge import ClaimVerdict, Verdict, explain, judge
 from validate.judging import PROVES_NOTHING, Finding, Status, failed, joined, passed, unproven
+from validate.next_steps import if_image_sets, pin, remove_variables
 
 STEP = "pin the release"
 WORDS_OF_OTHERS = {
@@ -160,6 +161,11 @@ def test_variables_that_the_reason_suspects_are_taken_away_first() -> None:
     step = verdict_on(failed(reason), evidence=evidence).next_step
 
     assert step == next_steps.remove_variables("NVIDIA_TF32_OVERRIDE")
+
+
+@pytest.mark.parametrize("make", [remove_variables, if_image_sets, pin])
+def test_a_step_names_what_is_to_be_changed(make: Callable[[str], str]) -> None:
+    assert "OMP_NUM_THREADS" in make("OMP_NUM_THREADS")
 
 
 def test_variables_that_explain_nothing_are_left_alone() -> None:

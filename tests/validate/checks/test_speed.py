@@ -359,6 +359,13 @@ def test_a_step_as_recorded_passes_and_says_its_mfu() -> None:
     assert "MFU 0.36" in finding.reason
 
 
+def test_the_mfu_is_a_share_of_what_the_gpu_of_the_claim_can_do() -> None:
+    expect: Any = {**CLAIMS["eager"].expect, "peak_operations": 2 * 989e12}
+    trained: Any = EAGER
+
+    assert "MFU 0.18" in step.summarise(expect, trained)
+
+
 def test_a_faster_step_passes() -> None:
     """JAX-Toolbox's guard, `actual > 0.95 x expected seconds`, fails what is faster."""
     assert judge_step(times_as_long=0.7).status is Status.PASS
