@@ -19,7 +19,7 @@ from images.config.paths import CHECKOUT
 from images.context import render
 from images.context.hosting import host_settings
 from images.context.labels import BaseContext
-from images.engine import RUN_LABEL, ContainerSpec, Engine
+from images.engine import RUN_LABEL, ContainerSpec, Engine, ImageInfo
 from images.engine.gpus import Attachment
 from images.errors import UserError
 from images.hardware.inventory import Gpu, GpuMode, Inventory
@@ -33,6 +33,7 @@ from tests.support import sources
 from tests.support.cases import cases
 from tests.support.engine_contents import built as built_image
 from tests.support.sources import SOURCES
+from validate.checks.multigpu import scaling
 from validate.checks.multigpu._ranks import (
     RanksEvidence,
     RanksExpect,
@@ -77,12 +78,15 @@ def tag(engine: Engine, image: Image, base: BaseContext, built: Mapping[str, Any
         yield reference
 
 
-def rehearsed(image: Image) -> ClaimSet:
-    """Return the claims of the multigpu tier that two ranks of the CPU can measure."""
+def rehearsed(image: Image, *, scales: bool = False) -> ClaimSet:
+    """Return the claims of the multigpu tier that two ranks of the CPU can measure.
+
+    `scales`: those of `scaling`, which needs transformers; else all others.
+    """
     context = ClaimContext(image=image, facts=SOURCES.facts, inventory=STAND_IN.inventory)
     claims = []
     for claim in multigpu_claims(context, device="cpu"):
-        if claim.subject not in ONLY_ON_GPUS:
+        if claim.subject not in ONLY_ON_GPUS and (claim.check == "scaling") == scales:
             # A claim may not apply to a GPU's architecture. That says nothing about the CPU.
             expect = {key: value for key, value in claim.expect.items() if key != "not_applicable"}
             claims.append(replace(claim, expect=expect, required=True))
@@ -209,10 +213,43 @@ def test_ranks_that_fail_are_named_and_never_green(
     assert words in row.reason
 
 
+# ---- scaling
+
+FAULTY_SCALING = cases(__file__, "faulty_scaling")
+"""A check whose ranks train as those of `scaling`, but for a fault in each subject."""
+SCALING_FAULTS = {
+    "apart": "rank 1: after training its loss on rank 0's tokens is ",
+    "stands": "rank 0: the loss goes from ",
+    "skips": "rank 1: it took 8 of 12 steps",
+}
+"""Subject -> how the reason begins."""
+
+
+def test_two_ranks_scale_and_one_that_does_not_train_is_named(
+    engine: Engine, image: Image, base_image: ImageInfo
+) -> None:
+    healthy = rehearsed(image, scales=True).claims
+    faulty = [
+        replace(healthy[0], subject=subject, probe="multigpu.faulty") for subject in SCALING_FAULTS
+    ]
+    claims = ClaimSet(image=NAME, claims=(*healthy, *faulty))
+    files = {"validate/checks/multigpu/faulty.py": FAULTY_SCALING.encode()}
+
+    evidence = measured(engine, base_image.handle, claims, files)
+    verdict = judge(claims, evidence, judges={"scaling": scaling.judge})
+
+    reasons = {row.claim.subject: row.reason for row in verdict.claims}
+    statuses = {row.claim.subject: row.status for row in verdict.claims}
+    ways = {"ddp": Status.PASS, "fsdp2": Status.PASS}
+    assert statuses == {**ways, **dict.fromkeys(SCALING_FAULTS, Status.FAIL)}, reasons
+    for subject, beginning in SCALING_FAULTS.items():
+        assert reasons[subject].startswith(beginning)
+
+
 # ---- two nodes
 
-NOT_ON_CPU_NODES = {"transport", "accelerate"}
-"""NCCL's log, and a launcher of a layer that this image does not have."""
+NOT_ON_CPU_NODES = {"transport", "accelerate", "scaling"}
+"""NCCL's log, and what needs packages of a layer that this image does not have."""
 
 
 def rehearsed_on_nodes(image: Image) -> ClaimSet:

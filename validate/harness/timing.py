@@ -72,14 +72,15 @@ class Conditions(_Conditions, total=False):
 
 @contextmanager
 def watch_gpu(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
-    """Yield a function that reads torch's first GPU (Watch), and the conditions before the work.
+    """Yield a function that reads torch's current GPU (Watch), and the conditions before the work.
 
     The caller measures something on the GPU inside this context. The conditions say what could
     disturb that: "before" is a reading of the GPU by NVML, the driver's library for monitoring, and
     "others" is how many bytes of its memory are already taken.
     """
     # Older releases of torch do not know a GPU's UUID. NVML then reads the first GPU that it has.
-    uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")).removeprefix("GPU-")
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    uuid = str(getattr(properties, "uuid", "")).removeprefix("GPU-")
     nvml_uuid = f"GPU-{uuid}" if uuid else ""
     with nvml.open_gpu_reader(nvml_uuid) as watch:
         # `busy` is the utilization in percent. The driver averages it over up to a second, so it

@@ -227,7 +227,7 @@ def step_claims(context: ClaimContext) -> Iterator[Claim]:
     image, missing = context.image, context.missing
     model = find_gpu_model(context.inventory)
     batch_rows = choose_batch_rows(context.inventory)
-    not_applicable = reason_without_step(context.inventory, _STEP_MEMORY_BY_ROWS[batch_rows])
+    not_applicable = reason_without_step(context.inventory)
     recorded_by_variant = BASELINES.get(str(image.name), {}).get(model.name, {})
     for variant, bounds in ENVELOPES["steps"].items():
         if not all(image.pin(need) and need not in missing for need in bounds["needs"]):
@@ -267,10 +267,10 @@ def choose_batch_rows(inventory: Inventory | None) -> int:
     return min(_STEP_MEMORY_BY_ROWS)
 
 
-def reason_without_step(inventory: Inventory | None, needed_memory: int) -> str:
+def reason_without_step(inventory: Inventory | None) -> str:
     """Return why a GPU of the host can't run a training step; empty if all can.
 
-    It is also empty if no host is known. `needed_memory`: bytes of GPU memory that the step takes.
+    It is also empty if no host is known.
     """
     least_gpu = find_least_gpu(inventory)
     if not least_gpu:
@@ -279,6 +279,7 @@ def reason_without_step(inventory: Inventory | None, needed_memory: int) -> str:
         actual = f"{least_gpu.name} has {least_gpu.capability[0]}.{least_gpu.capability[1]}"
         return f"bfloat16 takes compute capability 8.0, {actual}"
     least_memory = find_least_memory(inventory)
+    needed_memory = _STEP_MEMORY_BY_ROWS[choose_batch_rows(inventory)]
     if least_memory < needed_memory:
         needed = f"a step takes {needed_memory >> 30} GiB of GPU memory"
         return f"{needed}, there are {least_memory >> 30}"

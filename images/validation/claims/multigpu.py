@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from images.validation.claims.context import ClaimContext, claim, reason_too_old
+from images.validation.claims.gpu import choose_batch_rows, reason_without_step
 from validate.claims import Claim
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class RanksRow:
     """The first torch release that can do it."""
     capability: tuple[int, int] = (0, 0)
     """The least compute capability that every GPU must have."""
+    trains_step: bool = False
+    """It trains the model of `step`. Such a claim only reports figures, so it is not required."""
 
 
 ROWS = (
@@ -155,6 +158,31 @@ ROWS = (
         statement="on a mesh that replicates and shards, FSDP2 trains as one process does",
         catches="groups of ranks that each train alone",
     ),
+    RanksRow(
+        check="scaling",
+        subject="ddp",
+        probe="multigpu.scaling",
+        statement="the model of `step` learns on all GPUs by DDP; how fast is reported",
+        catches="GPUs that wait for each other longer than they compute",
+        trains_step=True,
+    ),
+    RanksRow(
+        check="scaling",
+        subject="fsdp2",
+        probe="multigpu.scaling",
+        statement="the same by FSDP2",
+        catches="layers that are gathered while no GPU computes",
+        trains_step=True,
+    ),
+    RanksRow(
+        check="scaling",
+        subject="zero3",
+        probe="multigpu.scaling",
+        statement="the same by DeepSpeed's ZeRO 3",
+        catches="weights that are gathered while no GPU computes",
+        needs=("deepspeed",),
+        trains_step=True,
+    ),
 )
 """In the order that reports show."""
 
@@ -174,12 +202,16 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
             expect["link"] = link_of(context.inventory)
             # Variables that the validation run sets itself: they are not the image's.
             expect["injected"] = dict(context.injected)
+        if row.trains_step:
+            expect["rows"] = choose_batch_rows(context.inventory)
+            expect["link"] = link_of(context.inventory)
         yield claim(
             row.check,
             row.subject,
             row.probe,
             row.statement,
             expect,
+            required=not row.trains_step,
             unproven=unproven,
             not_applicable=reason_not_applicable(row, context),
         )
@@ -208,6 +240,8 @@ def reason_not_applicable(row: RanksRow, context: ClaimContext) -> str:
         return f"takes torch {row.first_torch}, this is {torch.version}"
     if context.inventory is None:
         return ""
+    if row.trains_step:
+        return reason_without_step(context.inventory)
     return reason_too_old(context.inventory.gpus, row.capability)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from images.validation.claims.context import ClaimContext, claim
-from images.validation.claims.multigpu import MOST_RANKS, RanksRow
+from images.validation.claims.gpu import choose_batch_rows
+from images.validation.claims.multigpu import MOST_RANKS, RanksRow, reason_not_applicable
 from validate.claims import Claim
 from validate.nodes import NODES
 
@@ -99,6 +100,14 @@ ROWS = (
         statement="a node whose processes are killed is reported by the other within a minute",
         catches="a job that waits for a dead node, and costs GPU hours",
     ),
+    RanksRow(
+        check="two-nodes",
+        subject="scaling",
+        probe="multinode.scaling",
+        statement="the model of `step` learns on two nodes by DDP; how fast is reported",
+        catches="nodes that wait for each other longer than they compute",
+        trains_step=True,
+    ),
 )
 """In the order that reports show."""
 
@@ -113,13 +122,17 @@ def multinode_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator
             continue
         ranks = NODES * ranks_of_node(context.inventory)
         expect: dict[str, Any] = {"device": device, "ranks": ranks or None, "nodes": NODES}
+        if row.trains_step:
+            expect |= {"rows": choose_batch_rows(context.inventory), "link": ""}
         yield claim(
             row.check,
             row.subject,
             row.probe,
             row.statement,
             expect,
+            required=not row.trains_step,
             unproven=reason_unproven(context),
+            not_applicable=reason_not_applicable(row, context),
         )
 
 

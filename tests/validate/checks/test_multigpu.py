@@ -26,6 +26,7 @@ from tests.support.judging import fails, judge_claim, spoiled_by, wrong
 from tests.support.sources import SOURCES, image
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu.collectives import OPERATIONS, parse_nccl_log
+from validate.checks.multigpu.scaling import STEPS
 from validate.claims import Claim, Tier
 from validate.harness.forked import find_free_port
 from validate.judging import Status
@@ -84,6 +85,24 @@ def two_ranks(report: Mapping[str, Any]) -> dict[str, Any]:
 
 COMPARISON = {"error": 6e-8, "controls": {"scaled by 1.01": 0.01, "not exchanged": 0.7}}
 SIZES = ["1", "1027", "1048576"]
+QUIET = {"before": {"busy": 0}, "others": 600 << 20, "under_load": [{"clock": 1400}]}
+
+
+def trained(seconds: float) -> dict[str, Any]:
+    """Return what a rank reports whose training steps took so long."""
+    return {
+        "run": {
+            "time": {"seconds": seconds, "spread": 0.01, "repeats": 8},
+            "peak": 46_000_000_000,
+            "losses": [10.4 - 0.2 * number for number in range(STEPS)],
+        },
+        "tokens": 16384,
+        "common_loss": 8.1,
+        "conditions": QUIET,
+    }
+
+
+SCALING = {**two_ranks(trained(0.31)), "alone": trained(0.3)}
 HEALTHY: Mapping[str, Mapping[str, Any]] = {
     "torchrun": two_ranks(
         {
@@ -119,6 +138,8 @@ HEALTHY: Mapping[str, Mapping[str, Any]] = {
             }
         }
     ),
+    # A subject of `scaling`.
+    "ddp": SCALING,
 }
 """Subject -> evidence of it without any fault."""
 FAULTS = wrong("multigpu")
@@ -150,6 +171,50 @@ def test_a_slow_transport_is_not_blamed_on_variables_that_the_run_itself_sets() 
     finding = judge_claim(claim_about("transport", injected=injected), two_ranks(over_sockets))
 
     fails(finding, "(NCCL_P2P_DISABLE=1)")
+
+
+@pytest.mark.parametrize(
+    ("links", "way"),
+    [(((0, 1, Link.NVLINK),), " over NVLink"), (((0, 1, Link.PCIE),), " over PCIe"), ((), "")],
+)
+def test_scaling_reports_the_speed_of_the_slowest_rank_as_a_share_of_one_gpus(
+    links: Any, way: str
+) -> None:
+    claim = claim_about("ddp", replace(TWO_H200S, links=links))
+    evidence = spoiled_by(SCALING, {"ranks|1|run|time|seconds": 0.32})
+
+    finding = judge_claim(claim, evidence)
+
+    # 2 x 16,384 tokens in 0.32 s; 16,384 in 0.3 s.
+    figures = "102,400 tokens/s, 1.88 times one GPU's (94%)"
+    assert finding.reason.startswith(f"2 GPUs{way}: {figures}, 46.0 GB on each, loss 8.200")
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "disturbance"),
+    [
+        ({"alone|conditions|before": {"busy": 80}}, "80 % busy"),
+        ({"ranks|1|conditions|others": 30_000_000_000}, "other programs held 30.0 GB"),
+        ({"ranks|0|conditions|under_load": [{"throttled": 0x20}]}, "slowed down (heat)"),
+        ({"ranks|1|run|time|spread": 0.4}, "times vary by 40%"),
+    ],
+)
+def test_a_disturbed_gpu_leaves_scaling_unproven_with_its_figures(
+    disturbed: dict[str, Any], disturbance: str
+) -> None:
+    finding = judge_claim(claim_about("ddp"), spoiled_by(SCALING, disturbed))
+
+    assert finding.status is Status.UNPROVEN
+    assert disturbance in finding.reason
+    assert "tokens/s" in finding.reason
+
+
+def test_scaling_is_never_required_and_not_applicable_where_step_is_not() -> None:
+    claim = claim_about("fsdp2", host_with(replace(H200, memory=16 << 30), H200))
+
+    assert judge_claim(claim, {}).status is Status.NOT_APPLICABLE
+    assert "22 GiB of GPU memory, there are 16" in claim.expect["not_applicable"]
+    assert not claim_about("fsdp2").required
 
 
 UNKNOWN_LINK = ()
@@ -374,6 +439,7 @@ def test_with_fewer_than_two_gpus_every_claim_is_there_and_unproven(
         "fp8-fsdp2",
         "shared-memory",
         "parallel",
+        "scaling",
     }
     assert {claim.unproven for claim in claims} == {reason}
 
@@ -381,10 +447,10 @@ def test_with_fewer_than_two_gpus_every_claim_is_there_and_unproven(
 def test_an_image_has_no_claim_about_packages_that_it_lacks() -> None:
     all_subjects = {row.subject for row in ROWS}
     of_image_with_all = {claim.subject for claim in claims_for(TWO_H200S, IMAGE_WITH_ALL_PACKAGES)}
-    of_image_without_ray = {claim.subject for claim in claims_for(TWO_H200S)}
+    of_image_with_neither = {claim.subject for claim in claims_for(TWO_H200S)}
 
     assert of_image_with_all == all_subjects
-    assert of_image_without_ray == all_subjects - {"ray-train"}
+    assert of_image_with_neither == all_subjects - {"ray-train", "zero3"}
 
 
 def test_an_image_without_the_variable_that_deepspeed_needs_fails_without_a_gpu() -> None:

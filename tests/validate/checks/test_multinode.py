@@ -25,6 +25,7 @@ from validate.checks.multigpu import _launch, ddp, fsdp, parallel
 from validate.checks.multigpu import collectives as multigpu_collectives
 from validate.checks.multigpu._ranks import Worker
 from validate.checks.multigpu.collectives import OPERATIONS
+from validate.checks.multigpu.scaling import STEPS
 from validate.checks.multinode import (
     _nodes,
     checkpoint,
@@ -86,6 +87,16 @@ TRAINING = {"gradients": COMPARISON, "weights": dict(COMPARISON)}
 SIZES = ["1", "1027", "1048576"]
 SOCKETS = {"between": {"NET/Socket": 4}, "within": {}, "taken": {"NCCL_HOSTID": "node-0"}}
 NVLINK = {"between": {"P2P/CUMEM": 24}, "within": {}, "taken": {}}
+TRAINED = {
+    "run": {
+        "time": {"seconds": 0.9, "spread": 0.01, "repeats": 8},
+        "peak": 46_000_000_000,
+        "losses": [10.4 - 0.2 * number for number in range(STEPS)],
+    },
+    "tokens": 16384,
+    "common_loss": 8.1,
+    "conditions": {"before": {}, "others": 0, "under_load": [{}]},
+}
 HEALTHY: Mapping[str, Mapping[str, Any]] = {
     "torchrun": two_ranks(
         {"facts": {"all ranks are in the sum": True, "one node is enough for it": False}}
@@ -123,6 +134,7 @@ HEALTHY: Mapping[str, Mapping[str, Any]] = {
         "seconds": 13.3,
         "message": "rank 0 ended with status 1: Connection reset by peer",
     },
+    "scaling": {**two_ranks(TRAINED), "alone": TRAINED},
 }
 """Subject -> evidence of it without any fault."""
 FAULTS = wrong("multinode")
@@ -226,7 +238,10 @@ def test_only_an_image_with_a_launchers_package_has_a_claim_about_it(package: st
 def test_without_a_host_claims_say_neither_how_many_ranks_nor_why_they_are_unproven() -> None:
     """An image carries such claims."""
     for claim in claims_for(0):
-        assert claim.expect == {"device": "cuda", "ranks": None, "nodes": 2}
+        expected = {"device": "cuda", "ranks": None, "nodes": 2}
+        if claim.subject == "scaling":
+            expected |= {"rows": 2, "link": ""}
+        assert claim.expect == expected
         assert claim.unproven == ""
 
 

@@ -92,12 +92,17 @@ class StepExpect(_StepExpect, total=False):
     peak_operations: float  # operations a second, by the GPU's datasheet
 
 
-class Trained(TypedDict):
-    """What a run needed, and its losses."""
+class Run(TypedDict):
+    """What some training steps needed, and their losses."""
 
     time: Timed  # of a step
     peak: float  # bytes of GPU memory
     losses: list[float]
+
+
+class Trained(Run):
+    """The same, and how many parameters the model has."""
+
     parameters: int
 
 
@@ -193,34 +198,10 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
     float32_losses = []
     if is_eager:
         float32_losses.append(compute_float32_loss(torch, model, tokens))
-    # The float32 copy of the model must not count in the peak.
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
 
-    loss_tensors: list[Any] = []
-
-    def step() -> None:
-        loss = model(input_ids=tokens, labels=tokens).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        # Keep it as a tensor: to make it a number, the host would have to wait for the GPU.
-        loss_tensors.append(loss.detach())
-
-    # Train. The first steps are not timed.
     all_steps = STEPS if is_eager else _OTHER_STEPS
-    times, reading = timing.time_runs(
-        torch,
-        step,
-        device,
-        warm=_WARM_UP_STEPS,
-        repeats=all_steps - _WARM_UP_STEPS,
-        watch=watch,
-    )
-    peak = 0
-    if device == "cuda":
-        peak = torch.cuda.max_memory_allocated() - memory_before
-    losses = [float(loss) for loss in loss_tensors]
+    run, reading = run_steps(torch, model, optimizer, tokens, all_steps, watch)
+    losses = run["losses"]
 
     # Compare bfloat16 with float32 once more, on the trained weights.
     reference: dict[str, list[float]] = {}
@@ -233,12 +214,41 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
         reference = {"bfloat16": [losses[0], loss_after], "float32": float32_losses}
 
     trained: Trained = {
-        "time": timing.summarise_times(times),
-        "peak": peak,
-        "losses": losses,
+        **run,
+        "peak": run["peak"] - memory_before,
         "parameters": sum(weight.numel() for weight in model.parameters()),
     }
     return {"trained": trained, "reference": reference, "under_load": [reading]}
+
+
+def run_steps(
+    torch: Any, model: Any, optimizer: Any, tokens: Any, steps: int, watch: Watch
+) -> tuple[Run, Mapping[str, int]]:
+    """Train a model in place for some steps on one batch, of which the first are not timed.
+
+    Returns what the steps needed, and what `watch` reads of the GPU while it works. On a CPU no
+    memory is measured. `tokens` are token IDs, [rows, length], on the model's device.
+    """
+    device = tokens.device.type
+    # Copies of the model that were made before must not count in the peak.
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    loss_tensors: list[Any] = []
+
+    def step() -> None:
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        # Keep it as a tensor: to make it a number, the host would have to wait for the GPU.
+        loss_tensors.append(loss.detach())
+
+    times, reading = timing.time_runs(
+        torch, step, device, warm=_WARM_UP_STEPS, repeats=steps - _WARM_UP_STEPS, watch=watch
+    )
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    losses = [float(loss) for loss in loss_tensors]
+    return {"time": timing.summarise_times(times), "peak": peak, "losses": losses}, reading
 
 
 def draw_tokens(torch: Any, device: str, rows: int) -> Any:
@@ -432,13 +442,9 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
     as there are any. Comparisons are written as `not ... <=`, so that NaN is a problem, too.
     """
     losses = evidence["trained"]["losses"]
-    not_finite = [loss for loss in losses if not is_finite(loss)]
-    if not_finite:
-        yield f"a loss is {not_finite[0]}, and must be a number"
+    yield from find_learning_problems(losses)
+    if not all(is_finite(loss) for loss in losses):
         return
-    if losses[-1] >= losses[0] - LEAST_FALL:
-        fall = f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}"
-        yield f"{fall}, and must fall by more than {LEAST_FALL:g}"
 
     # Only the eager model has a reference: losses in bfloat16, and in float32 on the same weights,
     # before and after training.
@@ -462,6 +468,16 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
         if not abs(losses[-1] - baseline["loss"]) <= LOSS_SLACK:
             recorded = f"{_RECORDED} had a loss of {baseline['loss']:.3f} ({baseline['of']})"
             yield f"{recorded}, and at most {LOSS_SLACK:g} off is allowed"
+
+
+def find_learning_problems(losses: Sequence[float]) -> Iterator[str]:
+    """Yield why a model did not learn: a loss is not finite, or the losses do not fall."""
+    not_finite = [loss for loss in losses if not is_finite(loss)]
+    if not_finite:
+        yield f"a loss is {not_finite[0]}, and must be a number"
+    elif losses[-1] >= losses[0] - LEAST_FALL:
+        fall = f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}"
+        yield f"{fall}, and must fall by more than {LEAST_FALL:g}"
 
 
 def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
