@@ -155,6 +155,12 @@ def test_each_fault_fails_and_is_named(subject: str, reason: str, changes: dict[
     fails(judge_claim(claim_about(subject), spoiled_by(HEALTHY[subject], changes)), reason)
 
 
+def test_scaling_on_two_nodes_names_the_nodes() -> None:
+    finding = judge_claim(claim_about("scaling"), HEALTHY["scaling"])
+
+    assert finding.reason.startswith("2 GPUs on 2 nodes: 36,409 tokens/s, 2.00 times one GPU's")
+
+
 def test_a_launcher_that_was_stopped_reported_nothing() -> None:
     evidence = {**HEALTHY["death"], "exit_code": None}
 
