@@ -77,12 +77,15 @@ FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_f
 for the same reason."""
 NEWER_ENGINE = ("bake", "cold_build", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
+SID_ENGINE = ("engines", "stores")
+"""Tests of the engine of Debian sid in several kinds, each of which is made once for all of them.
+"""
 OF_THE_BASE_IMAGE = (
-    *("nightly", "multigpu", "audit", "first_hour"),
-    *("faults", "isolation", "examples", "on_image", "gpu_runner", "sbom"),
+    *("multigpu", "faults", "derived", "nightly", "examples", "first_hour"),
+    *("audit", "isolation", "on_image", "gpu_runner", "sbom"),
 )
 """Files whose tests wait until the big images' first test has built the base image."""
-ALONE = ("first_hour", "isolation", "examples")
+ALONE = ("derived", "first_hour", "isolation", "examples")
 """Files whose tests share nothing else."""
 LONGEST_FIRST = (
     *("big images", "newer engine", "wheel_builder", "fleet", "engines"),
@@ -94,8 +97,8 @@ LONGEST_FIRST = (
 def group(nodeid: str) -> str:
     """Return the group of a test. Tests of one group run on one worker.
 
-    Groups are the big images, the tests of the newer engine, the faults of one broken image, and
-    else the tests of a file.
+    Groups are the big images, the tests of the newer engine, those of each kind of the newest one,
+    the faults of one broken image, ranks in one container or in two, and else the tests of a file.
     """
     file, _, test = nodeid.partition("::")
     name = _integration(file)
@@ -103,8 +106,12 @@ def group(nodeid: str) -> str:
         return "big images"
     if name in NEWER_ENGINE:
         return "newer engine"
+    if name in SID_ENGINE:
+        return f"tests/integration/test_engines.py::{test.partition('[')[2]}"
     if name in ALONE:
         return nodeid
+    if name == "multigpu":
+        return f"{file}::{'nodes' if 'node' in test else 'ranks'}"
     if name == "faults":
         return f"{file}::{test.partition(':')[0]}"
     return file

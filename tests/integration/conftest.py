@@ -28,7 +28,7 @@ from images.validation.claims.context import ClaimContext
 from tests.support import commands, debian_tools, sources
 from tests.support.broken_images import NAME
 from tests.support.engine_contents import containers
-from tests.support.other_engine import Other, other_engine
+from tests.support.other_engine import Kind, Other, other_engine
 from tests.support.ray_cluster import ray_cluster
 from tests.support.slurm_cluster import Slurm, slurm_cluster
 from tests.support.sources import SOURCES
@@ -50,6 +50,16 @@ def trixie() -> Iterator[Other]:
     """A second engine, empty and newer (26.1), in a root and a network of its own."""
     with other_engine("trixie") as found:
         yield found
+
+
+@pytest.fixture(scope="session", params=list(Kind))
+def sid(request: pytest.FixtureRequest) -> Iterator[Other]:
+    """An engine of Debian sid (28.5), empty at first, of each kind.
+
+    All tests of a kind run on one worker, which starts it once (tests/conftest.py).
+    """
+    with other_engine("sid", request.param) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from images.engine import ContainerSpec, Engine, ImageInfo
 from tests.support import commands
 from tests.support.broken_images import NAME
 from tests.support.engine_contents import built
+from validate.claims import ClaimSet
 
 pytestmark = pytest.mark.engine
 
@@ -76,6 +77,7 @@ ENV TRITON_CACHE_DIR=/app/.triton OMP_PROC_BIND=true DISABLE_PTXAS_OPT=1
 ENV HF_ENDPOINT=https://hf-mirror.example
 WORKDIR /app
 USER 1001
+COPY claims.json /opt/truetag/claims.json
 """
 FAULTS = {
     "added/folders": ("the working folder, /app", "TRITON_CACHE_DIR, /app/.triton"),
@@ -92,6 +94,8 @@ FAULTS = {
 CHECKS = ("pins", "files", "environment", "added", "hygiene", "lookup", "modes")
 """The checks that judge what a derived image does. The others take minutes, and are judged of the
 base image."""
+INSIDE = ("pins", "environment", "hygiene", "lookup", "modes")
+"""Those of the image with accidents that its own `validate` makes. The healthy one makes all."""
 
 
 def judge_on_host(
@@ -164,9 +168,11 @@ def test_what_people_rightly_do_passes_on_the_host_and_inside(
 
 
 def test_what_breaks_by_accident_fails_with_its_name_on_the_host_and_inside(
-    engine: Engine, base_image: ImageInfo, tmp_path: Path
+    engine: Engine, base_image: ImageInfo, claims: ClaimSet, tmp_path: Path
 ) -> None:
-    with built(engine, "truetag-test-accidents", f"FROM {NAME}\n{BROKEN}", ACCIDENTS) as tag:
+    few = claims.where(lambda claim: claim.check in INSIDE)
+    files = {**ACCIDENTS, "claims.json": few.dumps().encode()}
+    with built(engine, "truetag-test-accidents", f"FROM {NAME}\n{BROKEN}", files) as tag:
         on_host = failures(judge_on_host(engine, tag, tmp_path))
         inside = failures(judge_inside(engine, tag))
 

@@ -5,6 +5,7 @@ is never green. What only GPUs can show is replayed from results/
 (tests/validate/checks/test_replay.py).
 """
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,7 +75,9 @@ def tag(engine: Engine, image: Image, base: BaseContext, built: Mapping[str, Any
     context = dict(render.render(image, {**locks, **above}, base, host=host.files()))
     dockerfile = bytes(context.pop("Dockerfile")).decode()
     network = host.network(local=engine.facts.local)
-    with built_image(engine, "truetag-test-ranks", dockerfile, context, network) as reference:
+    # Two workers may use it at the same time.
+    name = f"truetag-test-ranks-{os.getpid()}"
+    with built_image(engine, name, dockerfile, context, network) as reference:
         yield reference
 
 

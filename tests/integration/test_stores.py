@@ -23,9 +23,11 @@ from images.engine import (
 from images.fleet import worker
 from images.host.hashing import oci_digest
 from images.registry.reference import Repository
-from tests.support.other_engine import Kind, Other, other_engine
+from tests.support.other_engine import Kind, Other
 
 pytestmark = pytest.mark.engine
+both = pytest.mark.parametrize("sid", [Kind.CONTAINERD, Kind.ROOTLESS], indirect=True)
+containerd_only = pytest.mark.parametrize("sid", [Kind.CONTAINERD], indirect=True)
 TAG = "truetag-test-containerd:1"
 FILES = {
     "Dockerfile": b"FROM scratch\nCOPY first /\nCOPY second /\nENV A=b\nLABEL c=d\n",
@@ -36,15 +38,9 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module", params=[Kind.CONTAINERD, Kind.ROOTLESS])
-def running(request: pytest.FixtureRequest) -> Iterator[Other]:
-    with other_engine("sid", request.param) as started:
-        yield started
-
-
 @pytest.fixture(scope="module")
-def other(running: Other) -> Iterator[Engine]:
-    with connect(running.url) as connected:
+def other(sid: Other) -> Iterator[Engine]:
+    with connect(sid.url) as connected:
         assert connected.facts.local
         yield connected
 
@@ -63,6 +59,7 @@ def same_image(engine: Engine) -> Iterator[ImageInfo]:
     engine.remove(TAG, force=True)
 
 
+@both
 def test_the_identity_does_not_depend_on_the_store(
     other: Engine, image: ImageInfo, engine: Engine, same_image: ImageInfo
 ) -> None:
@@ -79,12 +76,14 @@ def test_the_identity_does_not_depend_on_the_store(
         assert changes(other, image) == changes(engine, same_image)
 
 
+@both
 def test_hidden_files_are_read_from_the_store(other: Engine, image: ImageInfo) -> None:
     hidden = exported.read_hidden_files(other, image)
     assert hidden is not None
     assert hidden.files == [(0, "etc/hidden", b"password")]
 
 
+@both
 def test_an_export_gives_the_same_parts_as_the_store(other: Engine, image: ImageInfo) -> None:
     from_store = parts(other, image)
     with connect(other.facts.url) as remote:
@@ -97,21 +96,22 @@ def test_an_export_gives_the_same_parts_as_the_store(other: Engine, image: Image
         assert oci_digest(content) == digest
 
 
+@both
 def test_a_container_is_made_of_the_handle(other: Engine, image: ImageInfo) -> None:
     with other.container(ContainerSpec(image.handle, ["/program"])) as container:
         assert container.get_file("/etc/hidden") == b"other"
 
 
-@pytest.mark.parametrize("running", [Kind.CONTAINERD], indirect=True)
+@containerd_only
 def test_a_layer_that_the_engine_did_not_fetch_comes_with_a_next_step(
-    running: Other, other: Engine, image: ImageInfo, staging: str
+    sid: Other, other: Engine, image: ImageInfo, staging: str
 ) -> None:
     """The image has the same layers as one that is here, and the registry's are other blobs."""
     reference = worker.push_by_digest(other, image, staging)
     port = Repository.parse(staging).host.rpartition(":")[2]
     other.tag(TAG, f"{TAG}-kept")
     other.remove(TAG)
-    with running.lend(int(port)):
+    with sid.lend(int(port)):
         pulled = other.pull(reference)
 
     assert pulled.digest == image.digest
@@ -123,7 +123,7 @@ def test_a_layer_that_the_engine_did_not_fetch_comes_with_a_next_step(
         parts(other, pulled)
 
 
-@pytest.mark.parametrize("running", [Kind.CONTAINERD], indirect=True)
+@containerd_only
 def test_a_layer_in_zstd_comes_with_a_next_step(
     other: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

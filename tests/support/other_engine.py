@@ -47,10 +47,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Other:
-    """A running engine: its address for DOCKER_HOST, and a process in its network."""
+    """A running engine: its address for DOCKER_HOST, a process in its network, and its kind."""
 
     url: str
     pid: int
+    kind: Kind
 
     def take(self, image: str, engine: Engine) -> None:
         """Load an image of another engine into this one."""
@@ -94,7 +95,7 @@ def other_engine(suite: str, kind: Kind = Kind.CLASSIC) -> Iterator[Other]:
         try:
             url = f"unix://{home}/sockets/docker.sock"
             with _connected(url, process, home / "log"):
-                yield Other(url=url, pid=_dockerd(process.pid))
+                yield Other(url=url, pid=_dockerd(process.pid), kind=kind)
         finally:
             _end(process)
     finally:
