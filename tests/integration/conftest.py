@@ -91,12 +91,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         yield cluster
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ray() -> Iterator[Mapping[str, str]]:
-    """Yield the variables by which a command talks to a cluster with two engines.
-
-    An idle cluster takes a part of a core, so it runs only as long as a test that needs it.
-    """
+    """Yield the variables by which a command talks to a cluster with two engines."""
     with ray_cluster() as address:
         yield {"RAY_ADDRESS": address}
 

@@ -157,21 +157,8 @@ def here(
     return verdicts
 
 
-@pytest.mark.parametrize("on", ["slurm", "ray"])
-def test_a_cluster_gives_the_verdicts_of_one_machine(
-    engine: Engine,
-    images: list[Small],
-    here: dict[str, Any],
-    fleet_yaml: Path,
-    request: pytest.FixtureRequest,
-    on: str,
-) -> None:
-    environment = {"DOCKER_HOST": engine.facts.url}
-    if on == "ray":
-        environment |= request.getfixturevalue("ray")
-    else:
-        environment |= request.getfixturevalue("slurm").environment
-    fleet = Fleet(fleet_yaml, environment)
+def check_verdicts(fleet: Fleet, on: str, engine: Engine, images: list[Small], here: Any) -> None:
+    """Judge a sound and a lacking image on Slurm or Ray (`on`), and compare with this machine."""
     # The workers pull by digest.
     for small in images:
         engine.remove(small.reference, force=True)
@@ -189,7 +176,15 @@ def test_a_cluster_gives_the_verdicts_of_one_machine(
         assert report["reference"] == small.reference
         assert on == "ray" or report["machine"] in ("n1", "n2")
 
-    code, output = fleet.run(on, *references(images[:1]), *OPTIONS)
+
+def test_slurm_gives_the_verdicts_of_one_machine(
+    engine: Engine, images: list[Small], here: dict[str, Any], fleet_yaml: Path, slurm: Slurm
+) -> None:
+    fleet = Fleet(fleet_yaml, {"DOCKER_HOST": engine.facts.url, **slurm.environment})
+
+    check_verdicts(fleet, "slurm", engine, images, here)
+    code, output = fleet.run("slurm", *references(images[:1]), *OPTIONS)
+
     assert code == 0, output
 
 
@@ -264,20 +259,6 @@ def test_an_interrupt_cancels_the_jobs_which_remove_their_containers(
     until(lambda: not slurm.queue())
     until(lambda: not containers_of(engine, images))
     assert not list(slow.out.rglob("verdict.json")) and not list(slow.out.glob("*/slurm-*"))
-
-
-def test_ray_cancels_its_tasks_which_remove_their_containers(
-    engine: Engine, images: list[Small], slow: Fleet, ray: Mapping[str, str]
-) -> None:
-    slow = replace(slow, environment={**slow.environment, **ray})
-    process = slow.start("ray", *references(images), *OPTIONS)
-    until(lambda: bool(containers_of(engine, images)), process)
-
-    process.send_signal(signal.SIGINT)
-
-    _, stderr = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130 and "stopped" in stderr, stderr
-    until(lambda: not containers_of(engine, images))
 
 
 SMALL = """\
@@ -378,6 +359,35 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
         validating.validate_image(engine, image(NAME), images[0].tag, SOURCES, **options)
     assert killed[-1:] == [True]
     assert containers_of(engine, images) == []
+
+
+# ---- on Ray: last, because its cluster, which takes a part of a core, ends with this file's tests
+
+
+def test_ray_gives_the_verdicts_of_one_machine(
+    engine: Engine,
+    images: list[Small],
+    here: dict[str, Any],
+    fleet_yaml: Path,
+    ray: Mapping[str, str],
+) -> None:
+    fleet = Fleet(fleet_yaml, {"DOCKER_HOST": engine.facts.url, **ray})
+
+    check_verdicts(fleet, "ray", engine, images, here)
+
+
+def test_ray_cancels_its_tasks_which_remove_their_containers(
+    engine: Engine, images: list[Small], slow: Fleet, ray: Mapping[str, str]
+) -> None:
+    slow = replace(slow, environment={**slow.environment, **ray})
+    process = slow.start("ray", *references(images), *OPTIONS)
+    until(lambda: bool(containers_of(engine, images)), process)
+
+    process.send_signal(signal.SIGINT)
+
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130 and "stopped" in stderr, stderr
+    until(lambda: not containers_of(engine, images))
 
 
 def containers_of(engine: Engine, images: list[Small]) -> list[str]:

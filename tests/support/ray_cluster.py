@@ -47,11 +47,12 @@ def main() -> None:
         "include_log_monitor": False,
     }
     # No node is ever added, and no worker starts before it has a task: each would take a second of
-    # a core.
+    # a core. Tasks give way to nothing else, as they would by default: beside other tests, they
+    # would wait for minutes.
     head = {
         "num_cpus": 0,
         "no_monitor": True,
-        "_system_config": {"prestart_worker_first_driver": False},
+        "_system_config": {"prestart_worker_first_driver": False, "worker_niceness": 0},
     }
     cluster: Any = Cluster(initialize_head=True, head_node_args={**head, **small})
     for number in range(2):
