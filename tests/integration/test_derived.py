@@ -77,7 +77,6 @@ ENV TRITON_CACHE_DIR=/app/.triton OMP_PROC_BIND=true DISABLE_PTXAS_OPT=1
 ENV HF_ENDPOINT=https://hf-mirror.example
 WORKDIR /app
 USER 1001
-COPY claims.json /opt/truetag/claims.json
 """
 FAULTS = {
     "added/folders": ("the working folder, /app", "TRITON_CACHE_DIR, /app/.triton"),
@@ -170,11 +169,12 @@ def test_what_people_rightly_do_passes_on_the_host_and_inside(
 def test_what_breaks_by_accident_fails_with_its_name_on_the_host_and_inside(
     engine: Engine, base_image: ImageInfo, claims: ClaimSet, tmp_path: Path
 ) -> None:
-    few = claims.where(lambda claim: claim.check in INSIDE)
-    files = {**ACCIDENTS, "claims.json": few.dumps().encode()}
-    with built(engine, "truetag-test-accidents", f"FROM {NAME}\n{BROKEN}", files) as tag:
+    few = {"claims.json": claims.where(lambda claim: claim.check in INSIDE).dumps().encode()}
+    with built(engine, "truetag-test-accidents", f"FROM {NAME}\n{BROKEN}", ACCIDENTS) as tag:
         on_host = failures(judge_on_host(engine, tag, tmp_path))
-        inside = failures(judge_inside(engine, tag))
+        with_few = f"FROM {tag}\nCOPY claims.json /opt/truetag/claims.json\n"
+        with built(engine, "truetag-test-few-claims", with_few, few) as tag_with_few:
+            inside = failures(judge_inside(engine, tag_with_few))
 
     assert on_host.keys() == FAULTS.keys()
     for claim, names in FAULTS.items():
