@@ -1030,7 +1030,7 @@ def _wrong_arch(
         is_untried = is_built_in and arch.capability not in image.archs
         if fit == "no" or is_untried:
             archs = " ".join(str(Arch.parse(capability)) for capability in image.archs)
-            yield f"has no code for {arch} (it has {archs})"
+            yield f"has no code for {arch} (its libraries all have {archs})"
             continue
         for program, known_capabilities in image.compilers.items():
             if arch.capability not in known_capabilities:
