@@ -524,6 +524,11 @@ def _prepare(probes: Sequence[str]) -> None:
                 read()
     else:
         importlib.import_module("torch")
+        # Some packages start torch's compile workers when they are imported (bitsandbytes with
+        # torch 2.5). These are of use for Triton's kernels only, and each imports torch again.
+        with contextlib.suppress(Exception):
+            inductor_settings: Any = importlib.import_module("torch._inductor.config")
+            inductor_settings.compile_threads = 1
     signal.alarm(0)
     # A fork's garbage collector would copy each page that it marks.
     gc.freeze()

@@ -369,6 +369,10 @@ with open(os.environ["IMPORTS"], "a") as file:
 """A stand-in for torch, which writes a line for each time that it is imported."""
 RAISING_TORCH = "raise ImportError('planted')\n"
 KILLING_TORCH = "import os\nos.kill(os.getpid(), 9)\n"
+TORCH_WITH_WORKERS = """
+import sys, types
+sys.modules["torch._inductor.config"] = types.SimpleNamespace(compile_threads=32)
+"""
 BEGINS_WITH_TORCH = """\
 from validate.checks import Settings
 SETTINGS = Settings(begins_with_torch=True)
@@ -381,6 +385,11 @@ PROBES_WITH_TORCH = {
     "cpu/bridges": f"import os\n{OK}    os.abort()\n",
     "cpu/threads": f"import time\n{OK}    time.sleep(3600)\n",
     "cpu/compile": f"import os\n{OK}    os._exit(0)\n",
+    "cpu/cudnn": """\
+import sys
+def measure(claims):
+    yield "a", {"threads": sys.modules["torch._inductor.config"].compile_threads}
+""",
 }
 
 
@@ -432,6 +441,13 @@ def test_probes_share_one_import_and_nothing_else(forking_suite: Path, tmp_path:
         assert evidence["stdin"] == ""
         assert evidence["of_image"] == "kept"
     assert records["cpu.native"].log == "said by validate.checks.cpu.native\n"
+
+
+def test_no_package_starts_torchs_compile_workers(forking_suite: Path, tmp_path: Path) -> None:
+    """Each of them would import torch again."""
+    records, _ = run_with_torch(forking_suite, tmp_path, TORCH_WITH_WORKERS, "cpu.cudnn")
+
+    assert first_evidence(records["cpu.cudnn"]) == {"threads": 1}
 
 
 def test_a_fork_that_hangs_is_ended_with_its_evidence(forking_suite: Path, tmp_path: Path) -> None:
