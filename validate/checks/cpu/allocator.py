@@ -9,9 +9,12 @@ import importlib
 from functools import partial
 from typing import TypedDict
 
+from validate.checks import Settings
 from validate.checks._behaviour import judge_limits
 from validate.harness.forked import measure_claimed_subjects
 from validate.next_steps import REPORT
+
+SETTINGS = Settings(begins_with_torch=True)
 
 
 class AllocatorEvidence(TypedDict):

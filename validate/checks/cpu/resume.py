@@ -13,12 +13,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+from validate.checks import Settings
 from validate.checks._behaviour import judge_figures
 from validate.claims import Claim
 from validate.harness.forked import measure_claimed_subjects
 from validate.harness.saved_llama import SavedLlama, make_trainer
 from validate.judging import Finding
 from validate.next_steps import pin
+
+SETTINGS = Settings(begins_with_torch=True)
 
 _STEPS, _HALF_WAY = 4, 2
 """The number of all training steps, and after how many of them a checkpoint is saved."""
