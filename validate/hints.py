@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from validate import elsewhere, terminal
+from validate.compressed import decompressing
 
 TABLE = Path(__file__).resolve().with_name("hints.yaml")
 IN_CONTAINERS = "hints.json"
@@ -318,7 +319,8 @@ def _complain(cause: str, next_step: str) -> None:
 def _read_text(argument: str) -> str:
     """Return the text that an argument stands for: standard input (`-`), a file's, or its own.
 
-    Raises OSError if the argument names a folder, or looks like the name of a file and is none.
+    Raises OSError if the argument names a folder or a compressed file, or looks like the name of a
+    file and is none.
     """
     if argument == _STANDARD_INPUT:
         return sys.stdin.buffer.read().decode("utf-8", "replace")
@@ -328,7 +330,11 @@ def _read_text(argument: str) -> str:
 
     path = Path(argument)
     if path.is_file():
-        return path.read_text(encoding="utf-8", errors="replace")
+        content = path.read_bytes()
+        decompress = decompressing(path, content)
+        if decompress:
+            raise OSError(f"{argument} is compressed: pipe its text in, by `{decompress}`")
+        return content.decode("utf-8", "replace")
     if path.is_dir():
         raise FileNotFoundError(f"{argument} is a folder")
     # A word such as `logs/run` or `train.log`: to look for it in the table of errors would hide

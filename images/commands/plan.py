@@ -15,7 +15,7 @@ from images.commands import common
 from images.commands.options import Json, MatrixFile, Selectors
 from images.config.matrix import Sources
 from images.config.selectors import parse
-from images.errors import command
+from images.errors import command, wrong
 from images.locking import lock_file
 from images.locking.lock_file import Status as LockStatus
 from images.planning import custom_base
@@ -59,6 +59,8 @@ def plan(
 
     Exits with 2 if an image that was asked for is refused.
     """
+    if as_json and names:
+        raise wrong("--names", "this is one form, and --json another", "give one of the two")
     sources = common.sources(matrix)
     chosen = list(selectors or [])
     # Conditions such as `torch>=2.8` choose among the tracked images. A name or glob, a selector

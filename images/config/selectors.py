@@ -160,7 +160,7 @@ def unmatched(selector: str, names: Sequence[str]) -> UserError:
     It shows the most similar of `names`, those of images and aliases.
     """
     then = f"`{command('plan')}` lists all"
-    close = get_close_matches(selector, names, n=3, cutoff=0.5)
+    close = get_close_matches(selector.lower(), names, n=3, cutoff=0.5)
     if close:
         then = f"nearest: {', '.join(close)}; {then}"
     return wrong(selector, "matches no image of the matrix", then)

@@ -5,7 +5,6 @@ are published, verdict.json and evidence.json. tools/schemas.py makes their JSON
 """
 
 import json
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, V
 
 from images.errors import Problem, command, wrong
 from validate.claims import Claim, Tier
+from validate.compressed import decompressing
 from validate.evidence import SCHEMA_VERSION, Evidence, Record
 from validate.harness import timing
 from validate.judge import ClaimVerdict, Verdict
@@ -23,8 +23,6 @@ from validate.judging import Status
 STEP = "step"
 """The check that trains a small model and measures its training steps."""
 Line = TypeVar("Line")
-_XZ = b"\xfd7zXZ\x00"
-"""The first bytes of a file that xz compressed, as the kept evidence of recorded runs is."""
 _MOST_REASON = 600
 """Characters of a reason that a row stores at most."""
 Seconds = Annotated[float, Field(ge=0)]
@@ -340,9 +338,9 @@ def read_evidence(path: Path) -> Evidence:
     """
     try:
         content = path.read_bytes()
-        if content.startswith(_XZ):
-            decompress = f"`xz --decompress --stdout {shlex.quote(str(path))} > evidence.json`"
-            then = f"decompress it first ({decompress}), and name evidence.json"
+        decompress = decompressing(path, content)
+        if decompress:
+            then = f"decompress it first (`{decompress} > evidence.json`), and name evidence.json"
             raise wrong(str(path), "this file is compressed", then)
         return parse_evidence(content.decode())
     except OSError as error:

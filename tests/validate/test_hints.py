@@ -1,6 +1,7 @@
 """Each known error finds its own row of hints.yaml; what only resembles it or is well does not."""
 
 import difflib
+import gzip
 import json
 import os
 import re
@@ -514,6 +515,16 @@ def test_an_empty_file_says_how_to_give_a_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["/tmp/missing.log", "train.log", "nohup.out"])
 def test_a_name_of_a_file_that_is_missing_is_refused(name: str) -> None:
     assert_refused(name)
+
+
+def test_a_compressed_log_gets_the_command_that_prints_its_text(tmp_path: Path) -> None:
+    log = tmp_path / "train.log.gz"
+    log.write_bytes(gzip.compress(b"CUDA out of memory"))
+
+    done = call("hint", str(log))
+
+    assert done.returncode == 2
+    assert f"{log} is compressed: pipe its text in, by `gzip --decompress" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["folder", "a folder"])

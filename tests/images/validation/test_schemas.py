@@ -1,5 +1,7 @@
 """What a validation run writes keeps to the published schemas, and can be judged again."""
 
+import bz2
+import gzip
 import json
 import lzma
 from collections.abc import Callable
@@ -215,16 +217,19 @@ def test_a_tier_that_was_not_measured_gets_no_verdict(run_folder: Path) -> None:
     assert not called.stdout
 
 
-def test_compressed_evidence_gets_the_command_that_decompresses_it(run_folder: Path) -> None:
-    file = run_folder / "evidence.json.xz"
-    file.write_bytes(lzma.compress((run_folder / "evidence.json").read_bytes()))
+@pytest.mark.parametrize(("module", "program"), [(lzma, "xz"), (gzip, "gzip"), (bz2, "bzip2")])
+def test_compressed_evidence_gets_the_command_that_decompresses_it(
+    module: Any, program: str, run_folder: Path
+) -> None:
+    file = run_folder / "evidence.compressed"
+    file.write_bytes(module.compress((run_folder / "evidence.json").read_bytes()))
 
     called = judge_again(file)
 
     assert called.returncode == 2
     message = " ".join(called.stderr.split())
     assert f"{file}: this file is compressed" in message
-    assert f"`xz --decompress --stdout {file} > evidence.json`" in message
+    assert f"`{program} --decompress --stdout {file} > evidence.json`" in message
 
 
 CHANGED = "changed after it was measured"
