@@ -61,8 +61,8 @@ def claims_for(gpu_count: int = 2, image_name: str = IMAGE, **context: Any) -> l
     )
 
 
-def claim_about(subject: str) -> Claim:
-    (claim,) = [claim for claim in claims_for() if claim.subject == subject]
+def claim_about(subject: str, gpu_count: int = 2) -> Claim:
+    (claim,) = [claim for claim in claims_for(gpu_count) if claim.subject == subject]
     return claim
 
 
@@ -168,6 +168,10 @@ def test_a_launcher_that_was_stopped_reported_nothing() -> None:
         death.judge("death", {"device": "cuda", "ranks": 2}, evidence),  # type: ignore[arg-type]
         "the first one still waited",
     )
+
+
+def test_each_rank_of_both_nodes_must_have_worked_before_the_death() -> None:
+    fails(judge_claim(claim_about("death", 4), HEALTHY["death"]), "2 of 4 ranks worked together")
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
@@ -341,9 +345,13 @@ def test_after_the_control_on_one_host_a_node_still_knows_its_number(
 def test_every_rank_sends_to_the_other_node_where_its_transport_is_read(
     world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    last = world_size - 1
+    ranks_of_node = world_size // 2
+    log = [
+        f"0[0] -> {ranks_of_node - 1}[0] via P2P/CUMEM",
+        f"0[0] -> {ranks_of_node}[0] via NET/Socket/0",
+    ]
     for rank in range(world_size):
-        (tmp_path / f"nccl-of-rank{rank}").write_text(f"0[0] -> {last}[0] via NET/Socket/0")
+        (tmp_path / f"nccl-of-rank{rank}").write_text("\n".join(log))
     receivers = {}
     for rank in range(world_size):
         monkeypatch.setenv("RANK", str(rank))
@@ -364,10 +372,10 @@ def test_every_rank_sends_to_the_other_node_where_its_transport_is_read(
         )
         monkeypatch.setattr(Worker, "distributed", distributed)
         measured = collectives.measure_transport(worker)
-        assert (measured["between"], measured["within"]) == ({"NET/Socket": 1}, {})
+        assert measured["within"] == {"P2P/CUMEM": 1}
+        assert measured["between"] == {"NET/Socket": 1}
         receivers[rank] = dict(sent)["send"]
 
-    ranks_of_node = world_size // 2
     for rank, receiver in receivers.items():
         assert rank // ranks_of_node != receiver // ranks_of_node
 
@@ -549,7 +557,7 @@ def test_the_first_node_reports_who_worked_together_and_how_long_after_a_death_i
         (tmp_path / name).write_text(content)
     launch = _nodes.Launch(node=0, ranks=4, folder=tmp_path, addresses=["", ""], port=1)
     log = "rank 0: ConnectionError: reset by peer"
-    monkeypatch.setattr(_nodes, "run", lambda *_: (1, log))
+    monkeypatch.setattr(_nodes, "run", lambda *_: (17, log))
     monkeypatch.setattr(death.time, "time", lambda: 113.26)
 
     measured = {}
@@ -559,6 +567,6 @@ def test_the_first_node_reports_who_worked_together_and_how_long_after_a_death_i
 
     ((subject, reported),) = measured[0]
     message = reported.pop("message")
-    assert (subject, reported) == ("death", {**evidence, "exit_code": 1})
+    assert (subject, reported) == ("death", {**evidence, "exit_code": 17})
     assert message.endswith(log)
     assert measured[1] == []

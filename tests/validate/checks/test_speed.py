@@ -451,6 +451,7 @@ def test_a_slower_step_on_a_disturbed_gpu_is_unproven(disturbance: str) -> None:
     finding = judge_step(times_as_long=1.3, **DISTURBANCES[disturbance])
 
     assert finding.status is Status.UNPROVEN
+    assert "recorded runs of this image took 325.7 ms a step" in finding.reason
 
 
 def test_a_step_whose_times_vary_too_much_is_unproven() -> None:
