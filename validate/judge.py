@@ -299,7 +299,7 @@ def _compare(claim: Claim, finding: Finding, host: MeasuredOn, judging: Judge | 
     image ran this claim (`host["other_images"]`), or if it did not come to a result.
     """
     for other in host.get("other_images") or ():
-        judged = _judge_other_image(claim, other, host, judging)
+        judged = _judge_other_image(claim, other, judging)
         if judged is None:
             continue
         if judged.status is Status.PASS:
@@ -319,12 +319,9 @@ def _compare(claim: Claim, finding: Finding, host: MeasuredOn, judging: Judge | 
 
 
 def _judge_other_image(
-    claim: Claim, other: OtherImage, host: MeasuredOn, judging: Judge | None
+    claim: Claim, other: OtherImage, judging: Judge | None
 ) -> ClaimVerdict | None:
-    """Judge another image's own claim of the same name; None: it did not run it.
-
-    `host`: facts of the machine on which both images ran.
-    """
+    """Judge another image's own claim of the same name; None: it did not run it."""
     for data in other["claims"]:
         others_claim = Claim.from_json(data)
         if others_claim.key != claim.key:
@@ -333,7 +330,6 @@ def _judge_other_image(
             image=other["image"],
             digest=other["digest"],
             records=tuple(Record.from_json(record) for record in other["records"]),
-            host={"seed": host["seed"]},
         )
         return _judge_claim(others_claim, evidence, judging)
     return None

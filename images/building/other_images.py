@@ -27,7 +27,7 @@ from images.validation import validation_run
 from images.validation.origin import known_forms
 from images.validation.validation_run import GrowingEvidence
 from validate.claims import GPU_TIERS, Claim, ClaimSet
-from validate.evidence import Evidence, MeasuredOn, OtherImage, Outcome, strict_json
+from validate.evidence import Evidence, MeasuredOn, OtherImage, Outcome
 from validate.judge import Verdict, needs_other_image
 from validate.judging import plural
 
@@ -113,7 +113,7 @@ class OtherImages:
 
         others, not_run = self._run(passes, keys, evidence, gpus)
         if others:
-            evidence.host["other_images"] = strict_json(others)
+            evidence.host["other_images"] = others
         if too_long or not_run:
             evidence.host["not_compared"] = {**too_long, **not_run}
 
@@ -298,17 +298,15 @@ def find_too_long(failed: Sequence[Claim], evidence: Evidence) -> dict[str, str]
 
     Probes count with the time that they took in the failed image, the shortest first.
     """
-    seconds: dict[str, float] = {}
-    for claim in failed:
-        record = evidence.record_of(claim.probe)
-        seconds[claim.probe] = record.seconds if record else 0.0
+    probes = {claim.probe for claim in failed}
+    records = [record for record in evidence.records if record.probe in probes]
     total = 0.0
     too_long = {}
-    for probe in sorted(seconds, key=lambda probe: seconds[probe]):
-        total += seconds[probe]
+    for record in sorted(records, key=lambda record: record.seconds):
+        total += record.seconds
         if total > MOST_SECONDS:
-            too_long[probe] = (
-                f"{probe} took {seconds[probe]:.0f} s, and other images get "
+            too_long[record.probe] = (
+                f"{record.probe} took {record.seconds:.0f} s, and other images get "
                 f"{MOST_SECONDS} s together"
             )
     return {claim.key: too_long[claim.probe] for claim in failed if claim.probe in too_long}

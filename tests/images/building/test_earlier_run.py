@@ -214,6 +214,15 @@ def test_a_changed_file_of_the_suite_or_the_program_is_measured(
     assert earlier_run.reason_to_measure(finished(before), describe()) == reason
 
 
+def test_a_file_of_the_suite_with_another_name_is_measured(checkout: Path) -> None:
+    before = describe()
+    (checkout / "validate/suite.py").rename(checkout / "validate/other.py")
+
+    reason = earlier_run.reason_to_measure(finished(before), describe())
+
+    assert reason == "the suite differs"
+
+
 @pytest.mark.parametrize(
     ("reading", "health"),
     [
@@ -319,6 +328,15 @@ def test_evidence_of_a_release_that_recorded_no_inputs_is_measured() -> None:
     reason = earlier_run.reason_to_measure(evidence, describe())
 
     assert reason == "what a run depends on here is not known"
+
+
+def test_an_input_that_the_earlier_run_did_not_record_differs() -> None:
+    recorded = dict(describe())
+    del recorded["the base"]
+
+    reason = earlier_run.reason_to_measure(finished(recorded), describe())
+
+    assert reason == "the base differs"
 
 
 def test_a_run_whose_inputs_became_unknown_is_measured() -> None:

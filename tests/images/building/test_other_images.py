@@ -131,6 +131,8 @@ def test_only_failed_claims_run_in_the_other_image(monkeypatch: pytest.MonkeyPat
     (spec,) = engine.specs
     assert spec.image == OTHER_DIGEST
     assert spec.device_requests == GPUS.device_requests
+    # Both images compute with the same random inputs.
+    assert "--seed 7" in " ".join(spec.cmd)
 
 
 def test_nothing_is_read_or_run_if_nothing_failed_on_a_gpu() -> None:
@@ -317,6 +319,17 @@ def test_a_run_of_another_gpu_or_claim_or_of_the_same_image_is_no_comparison(
     }
 
 
+def test_images_whose_layers_are_not_known_are_told_apart_by_their_digests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = evidence_of(gpu_claim())
+    failed.host["payload"] = {}
+
+    evidence, _ = compare(failed, monkeypatch, replace(PASSED, payload={}))
+
+    assert len(others_of(evidence)) == 1
+
+
 @pytest.mark.parametrize(
     ("is_of_today", "words"),
     [
@@ -396,6 +409,14 @@ def test_an_image_for_a_newer_driver_is_not_run(monkeypatch: pytest.MonkeyPatch)
 
 
 # --- time -----------------------------------------------------------------------------------------
+
+
+def test_a_claim_that_no_recorded_run_passed_has_no_image_to_build() -> None:
+    recorded_pass = replace(PASSED, claims=frozenset({"triton/jit"}))
+
+    reason = other_images.reason_absent("numerics/gemm-fp32", [recorded_pass])
+
+    assert reason == "no other image is recorded as PASS on this GPU model"
 
 
 def test_claims_that_take_longer_than_the_limit_are_not_compared() -> None:

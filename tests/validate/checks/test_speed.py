@@ -320,6 +320,7 @@ def judge_step(
     baseline: Mapping[str, Any] | None = BASELINE,
     time: Mapping[str, Any] | None = None,
     eager_time: Mapping[str, Any] | None = None,
+    eager_losses: Sequence[float] = LOSSES,
     **conditions: Any,
 ) -> Finding:
     """Judge a step that took so many times the time and memory of EAGER or LIGER.
@@ -343,7 +344,8 @@ def judge_step(
         in_float32 = [loss + distance_from_float32 for loss in ends]
         evidence["reference"] = {"bfloat16": ends, "float32": in_float32}
     else:
-        evidence["eager"] = {**EAGER, "time": eager_time or EAGER["time"]}
+        time_of_eager = eager_time or EAGER["time"]
+        evidence["eager"] = {**EAGER, "time": time_of_eager, "losses": eager_losses}
 
     expect: Any = dict(CLAIMS[subject].expect)
     if baseline:
@@ -429,6 +431,21 @@ def test_a_variant_without_bounds_is_not_compared_with_the_eager_step() -> None:
     finding = judge_step("qlora", baseline=None, times_as_long=3, times_the_peak=3, losses=moved(1))
 
     assert finding.status is Status.UNPROVEN
+
+
+def test_losses_are_not_compared_with_some_that_are_no_numbers() -> None:
+    finding = judge_step("liger", eager_losses=[float("nan")] * step.STEPS)
+
+    fails(finding, "losses are up to nan from the eager model's")
+
+
+def test_every_loss_has_one_in_float32_to_compare_it_with() -> None:
+    reference = {"bfloat16": [10.4, 6.6], "float32": [10.4]}
+    expect: Any = CLAIMS["eager"].expect
+    evidence: Any = {"trained": EAGER, "reference": reference}
+
+    with pytest.raises(ValueError, match="shorter"):
+        list(step.find_loss_problems(expect, evidence))
 
 
 @pytest.mark.parametrize("figure", ["times_as_long", "times_the_peak", "distance_from_float32"])
