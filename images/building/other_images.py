@@ -137,13 +137,13 @@ class OtherImages:
         # Key of a claim -> the image that has it and can't be held to it on this machine.
         not_held: dict[str, str] = {}
         for recorded in passes:
-            if waiting.isdisjoint(recorded.claims):
+            keys_of_image = waiting.intersection(recorded.claims)
+            if not keys_of_image:
                 continue
             candidate = self._find(recorded, gpus)
             if candidate is None:
                 absent.append(recorded)
                 continue
-            keys_of_image = waiting.intersection(recorded.claims)
             claims = choose_runnable(candidate.claims, keys_of_image)
             for key in keys_of_image.difference(claim.key for claim in claims.claims):
                 not_held[key] = recorded.image

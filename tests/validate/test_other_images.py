@@ -125,6 +125,14 @@ def test_an_image_that_meets_a_known_fault_of_the_machine_blames_it() -> None:
     assert "fails here, too" in verdict.reason
 
 
+def test_another_image_is_judged_by_its_own_claim() -> None:
+    """It may have another torch. Here its claim can't be proved, and so proves nothing."""
+    other = other_image(GOOD)
+    claims = [{**claim, "unproven": "no wheel"} for claim in other["claims"]]
+
+    assert judged(compared({**other, "claims": claims})) == ALONE
+
+
 def test_an_image_that_fails_changes_no_claim_that_passed() -> None:
     """Another release of the suite may judge the same evidence as right."""
     evidence = compared(other_image(FORCED_TF32), run=GOOD)

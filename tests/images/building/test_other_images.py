@@ -80,7 +80,12 @@ class EngineWithImages(Engine):
 
     digests: Sequence[str] = (OTHER_DIGEST,)
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.searches: list[str] = []
+
     def find(self, reference: str) -> ImageInfo | None:
+        self.searches.append(reference)
         return image_info(digest=reference) if reference in self.digests else None
 
 
@@ -276,7 +281,7 @@ def test_recorded_runs_that_cannot_be_read_do_not_lose_what_was_measured() -> No
 
 
 @pytest.mark.parametrize(
-    ("out_of_memory", "probes"), [(False, ["gpu.a", "gpu.b"]), (True, ["gpu.a"])]
+    ("out_of_memory", "probes"), [(False, ["gpu.a", "gpu.b", "gpu.c"]), (True, ["gpu.a"])]
 )
 def test_a_probe_that_was_killed_for_lack_of_memory_blames_no_machine(
     out_of_memory: bool, probes: list[str]
@@ -285,6 +290,7 @@ def test_a_probe_that_was_killed_for_lack_of_memory_blames_no_machine(
     records = (
         Record(probe="gpu.a", outcome=Outcome.COMPLETED, seconds=1.0),
         Record(probe="gpu.b", outcome=Outcome.CRASHED, seconds=1.0, exit_code=-9, log="Killed"),
+        Record(probe="gpu.c", outcome=Outcome.TIMED_OUT, seconds=60.0),
     )
     measured = replace(
         evidence_of(), records=records, host={"seed": 7, "out_of_memory": out_of_memory}
@@ -354,6 +360,7 @@ def test_an_image_that_the_engine_lacks_is_one_to_build(
     assert engine.specs == []
 
 
+@pytest.mark.parametrize("name", ["cu126-torch25", "cu126-torch25-candidate"])
 @pytest.mark.parametrize(
     ("of_record", "of_image", "is_the_same"),
     [
@@ -367,17 +374,18 @@ def test_an_image_of_the_recorded_name_counts_only_with_the_recorded_layers(
     of_record: dict[str, str],
     of_image: dict[str, str],
     is_the_same: bool,
+    name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = EngineWithImages()
-    engine.digests = ("cu126-torch25",)
+    engine.digests = (name,)
     monkeypatch.setattr(OtherImages, "_read_payload", lambda *_arguments: of_image)
     recorded_pass = replace(PASSED, payload=of_record)
 
     evidence, _ = compare(evidence_of(gpu_claim()), monkeypatch, recorded_pass, engine=engine)
 
     digests = [other["digest"] for other in others_of(evidence)]
-    assert digests == (["cu126-torch25"] if is_the_same else [])
+    assert digests == ([name] if is_the_same else [])
 
 
 def test_the_layers_of_an_image_are_read_once_for_all_its_recorded_runs(
@@ -406,6 +414,36 @@ def test_an_image_for_a_newer_driver_is_not_run(monkeypatch: pytest.MonkeyPatch)
     evidence, _ = compare(evidence_of(gpu_claim()), monkeypatch, PASSED, gpus=old_driver)
 
     assert "other_images" not in evidence.host
+
+
+def test_an_image_that_the_matrix_no_longer_has_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded_pass = replace(PASSED, image="cu126-torch0", is_of_today=False)
+
+    evidence, _ = compare(evidence_of(gpu_claim()), monkeypatch, recorded_pass)
+
+    (reason,) = evidence.host["not_compared"].values()
+    assert "images that no build gives today" in reason
+
+
+def test_an_image_is_looked_for_only_if_it_passed_what_no_other_has_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Looking may read the layers of an image."""
+    of_another_claim = replace(PASSED, claims=frozenset({"triton/jit"}))
+    engine = EngineWithImages()
+
+    compare(evidence_of(gpu_claim()), monkeypatch, of_another_claim, PASSED, PASSED, engine=engine)
+
+    assert engine.searches == [OTHER_DIGEST]
+
+
+def test_nothing_is_compared_where_the_gpus_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    evidence, said = compare(
+        evidence_of(gpu_claim()), monkeypatch, PASSED, gpus=replace(GPUS, inventory=None)
+    )
+
+    assert "other_images" not in evidence.host
+    assert said == []
 
 
 # --- time -----------------------------------------------------------------------------------------

@@ -213,6 +213,7 @@ def test_nccls_log_tells_connections_between_nodes_from_those_within_one() -> No
         (4, 4, ""),
         (6, 4, ""),
         (8, 8, ""),
+        (16, 8, ""),
     ],
 )
 def test_two_nodes_need_equal_halves_of_the_gpus(
@@ -529,7 +530,9 @@ def test_after_all_worked_together_the_second_nodes_ranks_kill_their_launcher_an
 def test_ranks_that_add_up_wrongly_did_not_work_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = worker_in(4, lambda _total: None, tmp_path, monkeypatch)
+    # The sum stays this rank's own number. In the end the other node is gone.
+    sums = iter([None] * 3)
+    worker = worker_in(4, lambda _total: next(sums), tmp_path, monkeypatch)
 
     with pytest.raises(ValueError, match="the sum of all ranks is 0"):
         death.rank(worker, claim_about("death"))
