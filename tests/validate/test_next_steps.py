@@ -15,7 +15,16 @@ from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.hints import known
 from validate.judge import ClaimVerdict, Verdict, explain, judge
-from validate.judging import PROVES_NOTHING, Finding, Status, failed, joined, passed, unproven
+from validate.judging import (
+    PROVES_NOTHING,
+    Finding,
+    Status,
+    failed,
+    joined,
+    known_fault,
+    passed,
+    unproven,
+)
 from validate.next_steps import if_image_sets, pin, remove_variables
 
 STEP = "pin the release"
@@ -124,8 +133,9 @@ def test_the_words_of_a_next_step_are_in_a_reason_of_its_check() -> None:
                 assert sources.count(text.strip(" (`")) > 1, (probe, key, text)
 
 
-def test_a_failed_claim_gets_the_step_of_its_check() -> None:
-    assert verdict_on(failed("it is broken")).next_step == step_of_check("it is broken")
+@pytest.mark.parametrize("finding", [failed("it is broken"), known_fault("it is broken")])
+def test_a_failed_claim_gets_the_step_of_its_check(finding: Finding) -> None:
+    assert verdict_on(finding).next_step == step_of_check("it is broken")
 
 
 def test_a_reason_gets_the_step_that_is_for_its_words() -> None:
