@@ -157,10 +157,6 @@ _OTHER_SUITE = (
     f"measure the image again with this release of truetag: {next_steps.VALIDATE_AGAIN}; or judge "
     "it with the release that measured it"
 )
-_UNMEASURED = (
-    "nothing is known to be wrong; to have this measured, change what the reason names, then "
-    f"validate again: {next_steps.VALIDATE_AGAIN}"
-)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters, and surrogates: so Python keeps bytes of file names that are no UTF-8."""
 
@@ -345,7 +341,7 @@ def _decide(
     judging: the function that judges such claims; None: there is none.
     """
     if claim.unproven:
-        return unproven(claim.unproven, _UNMEASURED)
+        return unproven(claim.unproven)
     if judging is None:
         return unproven(f"this release of truetag has no check {claim.check}", _OTHER_SUITE)
     # A probe that was not run says nothing about the image.

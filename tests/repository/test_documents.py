@@ -10,9 +10,10 @@ import pytest
 from images import cli
 from images.site import records
 from tests.support.checkout import ROOT
+from tests.support.probes import all_probes
 from tests.support.sources import SOURCES
 from tools import gpu_runs
-from validate import checks, hints
+from validate import hints
 from validate.judging import Status
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,7 +34,7 @@ def test_every_claim_is_a_row_of_the_page_on_validation() -> None:
     listed = set(re.findall(r"^\| ([a-z0-9-]+) \|", table, re.MULTILINE))
 
     judged = set()
-    for _, file in checks.all_probes():
+    for _, file in all_probes():
         judged.update(key.partition("/")[0] for key in file.CLAIMS)
 
     assert listed - {"check"} == judged

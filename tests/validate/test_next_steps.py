@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from images.building import run_files
+from tests.support.probes import all_probes
 from validate import checks, next_steps, report
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
@@ -85,7 +86,7 @@ def lines_about(*claims: ClaimVerdict) -> list[str]:
 
 
 def test_every_claim_of_every_check_has_a_next_step_in_its_file() -> None:
-    for probe, file in checks.all_probes():
+    for probe, file in all_probes():
         for key in file.CLAIMS:
             check, _, subject = key.partition("/")
             claim = replace(CLAIM, check=check, subject=subject or "any", probe=probe)
@@ -95,7 +96,7 @@ def test_every_claim_of_every_check_has_a_next_step_in_its_file() -> None:
 
 
 def test_a_next_step_is_about_a_claim_of_its_file_and_has_no_full_stop() -> None:
-    for probe, file in checks.all_probes():
+    for probe, file in all_probes():
         for key, next_step in file.NEXT_STEPS.items():
             assert key in file.CLAIMS or key.partition("/")[0] in file.CLAIMS, (probe, key)
             for step in steps_of(next_step):
@@ -105,7 +106,7 @@ def test_a_next_step_is_about_a_claim_of_its_file_and_has_no_full_stop() -> None
 
 def test_a_next_step_says_what_to_do_and_goes_to_the_end() -> None:
     """A line of a Dockerfile is removed and not unset, and a new lock needs a new build."""
-    for probe, file in checks.all_probes():
+    for probe, file in all_probes():
         for key, next_step in file.NEXT_STEPS.items():
             for step in steps_of(next_step):
                 assert not re.search(r"\bunset\b|\bleave\b", step), (probe, key)
@@ -115,7 +116,7 @@ def test_a_next_step_says_what_to_do_and_goes_to_the_end() -> None:
 
 
 def test_of_several_next_steps_the_last_serves_for_every_other_reason() -> None:
-    for probe, file in checks.all_probes():
+    for probe, file in all_probes():
         for key, next_step in file.NEXT_STEPS.items():
             if not isinstance(next_step, str):
                 assert "" not in list(next_step)[:-1], (probe, key)
@@ -125,7 +126,7 @@ def test_of_several_next_steps_the_last_serves_for_every_other_reason() -> None:
 def test_the_words_of_a_next_step_are_in_a_reason_of_its_check() -> None:
     """Else a reason was worded anew, and this step is never shown."""
     sources = "".join(path.read_text() for path in Path("validate").rglob("*.py"))
-    for probe, file in checks.all_probes():
+    for probe, file in all_probes():
         for key, next_step in file.NEXT_STEPS.items():
             words = [] if isinstance(next_step, str) else next_step
             for text in set(words) - WORDS_OF_OTHERS:

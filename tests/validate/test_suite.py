@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.cases import cases
+from tests.support.probes import all_probes
 from validate import channel, checks
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
@@ -476,7 +477,7 @@ def test_where_torch_is_broken_each_probe_says_so_itself(
 
 def test_only_what_begins_with_torch_is_forked() -> None:
     """A probe that imports another package first would find torch there before it."""
-    forked = [probe for probe, _ in checks.all_probes() if checks.settings(probe).begins_with_torch]
+    forked = [probe for probe, _ in all_probes() if checks.settings(probe).begins_with_torch]
 
     assert len(forked) > 5
     for probe in forked:

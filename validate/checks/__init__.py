@@ -21,7 +21,7 @@ too.
 import functools
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -35,7 +35,6 @@ Judge = Callable[[str, Any, Any], Finding]
 Judges = Mapping[str, Judge]
 
 _FOLDER = Path(__file__).resolve().parent
-_TIERS = ("static", "cpu", "gpu", "multigpu", "multinode")
 _KERNELS = "gpu._kernels"
 SHARED_FILES: Mapping[str, str] = {
     HOST_PROBE: "static.host_image",
@@ -173,16 +172,3 @@ def next_step_of(claim: Claim, reason: str) -> str:
     if isinstance(step, str):
         return step
     return next(text for words, text in step.items() if words in reason)
-
-
-def all_probes() -> Iterator[tuple[str, ModuleType]]:
-    """Yield every probe and its check file, imported."""
-    probes = []
-    for tier in _TIERS:
-        for path in sorted((_FOLDER / tier).glob("[a-z]*.py")):
-            probes.append(f"{tier}.{path.stem}")
-
-    # A file that probes share is no probe itself.
-    for probe in [*probes, *SHARED_FILES]:
-        if probe not in SHARED_FILES.values():
-            yield probe, import_check(probe)

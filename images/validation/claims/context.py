@@ -103,7 +103,8 @@ class ClaimContext:
         if self.no_gpu:
             return self.no_gpu
         if self.inventory and len(self.inventory.gpus) == 1:
-            return f"the host has one GPU ({self.inventory.gpus[0].name}), several are needed"
+            gpu = self.inventory.gpus[0].name
+            return f"the host has one GPU ({gpu}): validate on a machine with several"
         return ""
 
     def reason_without_extensions(self, pin: Pin) -> str:

@@ -188,7 +188,7 @@ FILE_WITHOUT_OWNER = {"unowned": [f"{SITE}/x.py"]}
     [
         pytest.param("recorded", ALTERED_FILE_OF_A, "a.py of a 1 is altered", id="altered"),
         pytest.param(
-            "recorded", conflict_over("a/x.so"), "a 1 and b 1 both install a/x.so", id="library"
+            "recorded", conflict_over("a/x.so"), "x.so is claimed by a 1 and b 1", id="library"
         ),
         pytest.param(
             "strays",
@@ -199,7 +199,7 @@ FILE_WITHOUT_OWNER = {"unowned": [f"{SITE}/x.py"]}
         pytest.param(
             "strays",
             conflict_over("tests/__init__.py"),
-            "both install tests/__init__.py",
+            "tests/__init__.py is claimed by",
             id="tests/",
         ),
     ],

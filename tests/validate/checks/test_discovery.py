@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.support.checkout import ROOT
+from tests.support.probes import all_probes
 from validate import checks
 from validate.claims import HOST_PROBES
 
@@ -54,14 +55,14 @@ def test_reading_the_settings_of_a_probe_imports_its_own_file_alone(probe: str) 
 
 
 def test_every_check_has_a_docstring_claims_and_a_measurement() -> None:
-    for probe, file in checks.all_probes():
+    for probe, file in all_probes():
         assert file.__doc__ and file.CLAIMS, probe
         assert hasattr(file, "measure") or probe in HOST_PROBES, probe
 
 
 def test_no_claim_has_two_judges() -> None:
     judges: dict[str, object] = {}
-    for _, file in checks.all_probes():
+    for _, file in all_probes():
         for key, judge in file.CLAIMS.items():
             assert judges.setdefault(key, judge) is judge, key
 

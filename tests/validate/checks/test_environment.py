@@ -40,7 +40,7 @@ def judged(claim: Claim = VARIABLES) -> Finding:
     [
         ("home/.bashrc", "export TRITON_INTERPRET=1", "sets TRITON_INTERPRET=1"),
         ("home/.profile", "NCCL_DEBUG=INFO", "sets NCCL_DEBUG=INFO"),
-        ("home/.nccl.conf", "NCCL_P2P_DISABLE=1", ".nccl.conf sets NCCL_P2P_DISABLE=1"),
+        ("home/.nccl.conf", "NCCL_P2P_DISABLE=1", ".nccl.conf is not empty"),
     ],
 )
 def test_a_setting_in_a_file_of_the_home_fails(
@@ -110,7 +110,7 @@ def test_a_settings_file_that_the_suite_has_mounted_over_is_not_taken_for_empty(
     user = replace(user_environment.recorded(), hidden=["/etc/ld.so.preload"])
     monkeypatch.setattr(user_environment, "recorded", lambda: user)
 
-    fails(judged(), "/etc/ld.so.preload sets what it holds can't be read here")
+    fails(judged(), "/etc/ld.so.preload is not empty: what it holds can't be read here")
 
 
 def test_a_package_index_that_a_custom_base_names_is_reported(site: Site) -> None:
@@ -120,7 +120,7 @@ def test_a_package_index_that_a_custom_base_names_is_reported(site: Site) -> Non
     pip_conf.write_text("[global]\nindex-url = https://pypi.example/simple\n")
     on_custom_base = {**VARIABLES.expect, "reported_files": [str(pip_conf)]}
 
-    fails(judged(), "pip.conf sets")
+    fails(judged(), "pip.conf is not empty")
     finding = judged(replace(VARIABLES, expect=on_custom_base))
     assert finding.status is Status.PASS
     assert f"reported: {pip_conf}" in finding.reason

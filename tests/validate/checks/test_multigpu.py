@@ -424,7 +424,11 @@ def test_an_empty_nccl_log_names_nothing() -> None:
     ("inventory", "no_gpu", "reason"),
     [
         (None, "no GPU was found", "no GPU was found"),
-        (host_with(H200), "", "the host has one GPU (NVIDIA H200), several are needed"),
+        (
+            host_with(H200),
+            "",
+            "the host has one GPU (NVIDIA H200): validate on a machine with several",
+        ),
     ],
 )
 def test_with_fewer_than_two_gpus_every_claim_is_there_and_unproven(

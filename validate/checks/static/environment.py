@@ -308,7 +308,7 @@ def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidenc
         if lines and path in expect.get("reported_files", ()):
             reported_files.append(path)
         elif lines:
-            faults.append(f"the settings file {path} sets {listed(lines)}")
+            faults.append(f"the settings file {path} is not empty: {listed(lines)}")
     faults += find_start_faults(evidence["start"], expect["start_files"])
     good = f"{len(expect['required'])} variables as expected, none that misleads"
     good += ", no start-up code of unknown owner"

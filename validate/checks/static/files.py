@@ -335,7 +335,7 @@ def describe_changed_files(evidence: FilesEvidence) -> Iterator[str]:
         if conflict["holds"]:
             holds = f"it holds {listed(conflict['holds'])}'s"
         owners = " and ".join(conflict["owners"])
-        yield f"{owners} both install {conflict['path']}, with different contents ({holds})"
+        yield f"{conflict['path']} is claimed by {owners} with different contents ({holds})"
 
     for file in evidence["wrong"]:
         if file["path"] not in reported:
