@@ -165,8 +165,9 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
 
 CLAIMS = {"bytecode": judge}
 NEXT_STEPS = {
-    "bytecode": "add `RUN python -m compileall -q -f FOLDER`, with the folder above `__pycache__` "
-    "in the reason for FOLDER, below the last step of your Dockerfile that touches Python files (a "
-    "later `touch` or COPY makes the bytecode void again), and build the image again; if no step "
-    f"touches any, {BUILD_ANEW}"
+    "bytecode": "add `RUN python -m compileall -q -f FOLDER` below the last step of your "
+    "Dockerfile that touches Python files (a later `touch` or COPY makes the bytecode void again), "
+    "and build the image again; FOLDER is the one above `__pycache__`, and a path without a slash "
+    "at its start lies in `/opt/venv/lib/python3.*/site-packages`; if no step touches any, "
+    f"{BUILD_ANEW}"
 }
