@@ -343,7 +343,7 @@ def _decide(
     if claim.unproven:
         return unproven(claim.unproven)
     if judging is None:
-        return unproven(f"this release of truetag has no check {claim.check}", _OTHER_SUITE)
+        return unproven("this release of truetag does not have this check", _OTHER_SUITE)
     # A probe that was not run says nothing about the image.
     if record is None:
         return unproven(
