@@ -292,7 +292,11 @@ def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[st
 
     # If there was no torch at first, an equal answer at the end would prove nothing.
     if not evidence["before"]["version"] or evidence["after"] != evidence["before"]:
-        yield f"torch was {evidence['before']} before pip ran, and is {evidence['after']} now"
+        before, after = evidence["before"], evidence["after"]
+        yield (
+            f"torch was {before['version']} ({before['file']}) before pip ran, and is "
+            f"{after['version']} ({after['file']}) now"
+        )
 
 
 def _constraint_faults(fixed: Mapping[str, str], constraints: Mapping[str, str]) -> Iterator[str]:

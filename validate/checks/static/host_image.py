@@ -155,7 +155,7 @@ def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -
     for name, value in expect["labels"].items():
         if measured.get(name) != value:
             faults.append(
-                f"the label {name} is {measured.get(name, 'missing')!r}, and should be {value!r}"
+                f"the label {name} is {measured.get(name) or 'missing'}, and should be {value}"
             )
 
     architecture = evidence.get("architecture", "")
