@@ -235,35 +235,28 @@ def test_on_python3_minimal_of_debian_the_rest_of_python_is_installed(
     assert (custom.python, output) == ("/usr/bin/python3.11", "")
 
 
-def test_a_base_without_a_package_manager_is_built_upon(
+def test_a_base_without_a_package_manager_is_built_upon_and_what_it_brings_is_not_required(
     engine: Engine, without_package_manager: str, host: HostSettings
 ) -> None:
-    image = sources.image("cu126-torch27")
-
-    custom = _acquire(engine, image.base, without_package_manager, host)
-
-    output = _output_on(
-        engine,
-        image,
-        custom,
-        # A mount leaves its folder in the layer, dated today, and no build would give it again.
-        "! command -v apt-get dpkg && test ! -e /var/lib/apt && gcc --version >/dev/null"
-        " && python3 -c 'import liger_kernel, sys; print(sys.prefix)'",
-        host,
-    )
-    assert output == "/opt/venv\n"
-
-
-def test_what_a_base_brings_is_reported_and_not_required(
-    engine: Engine, without_package_manager: str, host: HostSettings
-) -> None:
+    """What it brings is reported: it is one of an organisation."""
     image = sources.image("cu126-torch27")
     dockerfile = f"FROM {without_package_manager}{OF_AN_ORGANISATION}"
     with _built(engine, dockerfile, "organisation", host) as reference:
         custom = _acquire(engine, image.base, reference, host)
 
+        output = _output_on(
+            engine,
+            image,
+            custom,
+            # A mount leaves its folder in the layer, dated today, and no build would give it again.
+            "! command -v apt-get dpkg && test ! -e /var/lib/apt && gcc --version >/dev/null"
+            " && python3 -c 'import liger_kernel, sys; print(sys.prefix)'",
+            host,
+        )
+        # The same image, from the engine's cache.
         rows = _judge_on(engine, image, custom, [*OF_THE_BASE, *OF_THE_IMAGE], host)
 
+    assert output == "/opt/venv\n"
     assert set(rows) == {*OF_THE_BASE, *OF_THE_IMAGE}
     for key, culprit in OF_THE_BASE.items():
         assert (rows[key].status, rows[key].claim.required) == (Status.FAIL, False), rows[key]
