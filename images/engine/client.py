@@ -603,10 +603,12 @@ def _connect_to(named: _NamedEngine) -> Engine:
     address = named.address
     try:
         return Engine(address, named.tls)
-    except _UNREACHABLE as error:
+    # ValueError: Python can't read the address.
+    except (*_UNREACHABLE, ValueError) as error:
         cause = f"no Docker Engine answers: {root_cause(error)}"
         then = (
-            "start that engine (`docker info` shows whether it runs), or give --engine another URL"
+            "start that engine (`docker info` shows whether it runs), or give --engine another "
+            "URL: unix:///PATH, tcp://HOST:PORT or ssh://HOST"
         )
         if address.startswith(_SSH):
             then = (

@@ -116,6 +116,16 @@ def test_one_module_alone_uses_what_the_sdk_keeps_private() -> None:
     assert found == {"images/engine/client.py"}
 
 
+@pytest.mark.parametrize(
+    "address", ["tcp://[::1", "tcp://host:99999999", "\x1b[31m", "ftp://x", "/a.sock", "tcp://"]
+)
+def test_an_address_that_cannot_be_read_gets_the_forms_of_addresses(address: str) -> None:
+    with pytest.raises(UserError, match="no Docker Engine answers") as error:
+        client.connect(address)
+
+    assert "unix:///PATH, tcp://HOST:PORT or ssh://HOST" in error.value.problems[0].then
+
+
 @pytest.mark.parametrize("address", ["ssh://me@builder", "ssh://me@builder:2222"])
 def test_an_engine_behind_ssh_is_reached_by_the_users_own_client(
     address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
