@@ -5,14 +5,12 @@ Its files are read by our own Python: no program of the image runs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from images.comparison.differences import ImageRecord
-from images.context.labels import LABELS
 from images.engine import Engine, configuration, layers
 from images.locking import layer_record
 from images.publish import sbom
@@ -47,9 +45,7 @@ def read(engine: Engine, reference: str, label: str, locks: Path) -> ImageRecord
         label=label,
         name=reference,
         source=f"the engine's {reference}",
-        platform=info.identity.platform,
         digest=info.digest,
-        pins=_read_pins(info.labels),
         packages=packages,
         all_packages=True,
         local_versions=True,
@@ -58,14 +54,3 @@ def read(engine: Engine, reference: str, label: str, locks: Path) -> ImageRecord
         layers=layer_digests,
         layer_bytes=configuration.layer_sizes(history),
     )
-
-
-def _read_pins(labels: Mapping[str, str]) -> list[str]:
-    """Return the pinned packages by an image's label; empty if it is none of ours, or is damaged.
-
-    They are only shown first, so nothing is wrong without them.
-    """
-    try:
-        return list(json.loads(labels.get(f"{LABELS}.pins", "{}")))
-    except (ValueError, TypeError):
-        return []

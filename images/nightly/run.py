@@ -115,7 +115,6 @@ def _image_record(locked: Locked, line: JobLine, result: SetResult) -> ImageReco
         label=str(line.job),
         name=line.image,
         source=f"lock {line.versions}",
-        platform=str(locked.image.name.platform),
         digest=line.digest,
         date=line.date,
         gpus=result.gpus,

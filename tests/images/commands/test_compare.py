@@ -1,7 +1,6 @@
-"""`compare`: what its arguments mean, its three forms, and what it refuses."""
+"""`compare`: what its arguments mean, its two forms, and what it refuses."""
 
 import json
-import lzma
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from images.locking import layer_record
 from images.site import records
 from tests.support import recorded
 from tests.support.commands import call
-from validate.evidence import Evidence, MeasuredOn
+from validate.evidence import MeasuredOn
 
 TORCH_213, TORCH_214 = "cu130-torch213/h200", "cu130-torch214/h200"
 """Two recorded runs, without layers and training steps."""
@@ -53,32 +52,27 @@ def write_run(folder: Path, run_id: str) -> Path:
     return folder
 
 
-def test_two_recorded_runs_side_by_side() -> None:
+def test_two_recorded_runs_side_by_side_as_markdown() -> None:
     finished = call("compare", TORCH_213, TORCH_214)
 
     assert finished.returncode == 0, finished.stderr
     lines = [" ".join(line.split()) for line in finished.stdout.splitlines()]
-    assert lines[0] == "cu130-torch213 -> cu130-torch214"
-    assert "torch 2.13.0 2.14.1 pinned" in lines
-    assert "whole image 6.23 GB 7.00 GB +770.8 MB" in lines
-    assert "Claims with another verdict: 0" in lines
-    assert "the layers of A and B are not recorded" in lines
-    assert "undisturbed training steps of A and B are not recorded" in lines
+    assert lines[0] == "### cu130-torch213 -> cu130-torch214"
+    assert "| torch | 2.13.0 | 2.14.1 | pinned |" in lines
+    assert "| whole image | 6.23 GB | 7.00 GB | +770.8 MB | |" in lines
+    assert "### Claims that changed: 0" in lines
+    assert lines[-1].startswith("- B: packages that the matrix does not pin, ")
 
 
-def test_the_forms_say_the_same() -> None:
+def test_json_has_both_records_and_what_differs() -> None:
     as_json = json.loads(call("compare", TORCH_213, TORCH_214, "--json").stdout)
-    as_markdown = call("compare", TORCH_213, TORCH_214, "--markdown").stdout
 
     (torch,) = [change for change in as_json["packages"] if change["name"] == "torch"]
     assert torch == {"name": "torch", "before": "2.13.0", "after": "2.14.1", "pinned": True}
     assert as_json["before"]["digest"] == recorded.lines()[TORCH_213].digest
-    assert "| torch | 2.13.0 | 2.14.1 | pinned |\n" in as_markdown
-    for note in as_json["notes"]:
-        assert f"- {note}\n" in as_markdown
 
 
-def test_a_name_is_its_newest_run_and_the_others_are_named(matrix_file: Path) -> None:
+def test_a_name_is_its_newest_run(matrix_file: Path) -> None:
     line = recorded.lines()[TORCH_213]
     assert line.date
     older = line.model_copy(
@@ -97,9 +91,6 @@ def test_a_name_is_its_newest_run_and_the_others_are_named(matrix_file: Path) ->
 
     assert finished.returncode == 0, finished.stderr
     assert f"run {TORCH_213}" in finished.stdout
-    message = in_one_line(finished.stderr)
-    assert f"A is the newest, run {TORCH_213}; there are also run cu130-torch213/older" in message
-    assert "broken" not in message
 
 
 def test_a_run_in_out_is_that_of_its_image_and_has_its_training_steps(matrix_file: Path) -> None:
@@ -113,8 +104,7 @@ def test_a_run_in_out_is_that_of_its_image_and_has_its_training_steps(matrix_fil
     comparison = json.loads(by_path.stdout)
     (eager,) = [step for step in comparison["steps"] if step["step"] == "eager"]
     assert eager["before"] == recorded.lines()[WITH_STEPS].steps["eager"].model_dump()
-    assert eager["longest_seconds"] > eager["before"]["seconds"]
-    assert eager["findings"] == []
+    assert eager["judgement"] == "within noise"
 
 
 def test_out_is_taken_for_a_name_if_it_is_newer(matrix_file: Path) -> None:
@@ -161,7 +151,7 @@ def test_an_image_on_top_of_ours_is_not_called_by_the_name_of_ours(tmp_path: Pat
     finished = call("compare", "cu130-torch211", str(tmp_path))
 
     first_line = finished.stdout.splitlines()[0]
-    assert first_line == "cu130-torch211 -> cu130-torch211 with 2 steps above"
+    assert first_line == "### cu130-torch211 -> cu130-torch211 with 2 steps above"
 
 
 def write_changed_run(folder: Path, **host: object) -> Path:
@@ -187,40 +177,7 @@ def test_an_image_on_another_base_has_this_base_in_its_name(tmp_path: Path) -> N
     finished = call("compare", "cu130-torch211", str(tmp_path))
 
     first_line = finished.stdout.splitlines()[0]
-    assert first_line == "cu130-torch211 -> cu130-torch211 on company/base:1 with 1 step above"
-
-
-def test_a_run_in_out_of_another_image_is_not_taken_for_a_name(matrix_file: Path) -> None:
-    # Given a newer run in out/, which is of an image on a custom base
-    write_changed_run(
-        matrix_file.parent / "out" / "cu130-torch211",
-        other_base="company/base:1",
-        date="2030-01-01T00:00:00+00:00",
-    )
-    line = recorded.lines()[WITH_STEPS]
-    add_runs(matrix_file, line, recorded.lines()[TORCH_214])
-
-    finished = call("compare", "cu130-torch211", TORCH_214, "--matrix", str(matrix_file), "--json")
-
-    assert json.loads(finished.stdout)["before"]["source"] == f"run {line.id}"
-    message = in_one_line(finished.stderr)
-    assert "out/cu130-torch211 is a run of cu130-torch211 on company/base:1" in message
-
-
-def test_a_damaged_run_in_out_is_skipped_if_others_are_recorded(matrix_file: Path) -> None:
-    folder = matrix_file.parent / "out" / "cu130-torch211"
-    folder.mkdir(parents=True)
-    (folder / "evidence.json").write_text("{")
-    line = recorded.lines()[WITH_STEPS]
-    add_runs(matrix_file, line, recorded.lines()[TORCH_214])
-
-    finished = call("compare", "cu130-torch211", TORCH_214, "--matrix", str(matrix_file), "--json")
-
-    assert finished.returncode == 0, finished.stderr
-    assert json.loads(finished.stdout)["before"]["source"] == f"run {line.id}"
-    message = in_one_line(finished.stderr)
-    assert "skipped: " in message
-    assert "out/cu130-torch211/evidence.json: is not JSON" in message
+    assert first_line == "### cu130-torch211 -> cu130-torch211 on company/base:1 with 1 step above"
 
 
 # --- an image of an engine ------------------------------------------------------------------------
@@ -230,7 +187,6 @@ IN_ENGINE = ImageRecord(
     label="A",
     name="my:1",
     source="the engine's my:1",
-    platform="linux/amd64",
     digest="sha256:1",
     layers={"torch": "sha256:2"},
 )
@@ -243,18 +199,15 @@ def run_of(run_id: str, **changed: object) -> records.RunLine:
 
 def test_an_image_of_an_engine_has_the_claims_of_the_newest_run_of_its_layers() -> None:
     line = recorded.lines()[TORCH_214]
-    assert line.date
-    earlier, later = line.date.replace(year=2025), line.date.replace(year=2027)
-    lines = [
-        run_of("a/same-digest", digest=IN_ENGINE.digest, date=earlier),
-        run_of("a/same-layers", payload=IN_ENGINE.layers),
+    newest_first = [
+        run_of("a/broken", digest=IN_ENGINE.digest, experiment=True),
         run_of("a/other"),
-        run_of("a/broken", digest=IN_ENGINE.digest, experiment=True, date=later),
+        run_of("a/same-layers", payload=IN_ENGINE.layers),
+        run_of("a/same-digest", digest=IN_ENGINE.digest),
     ]
 
-    record = add_newest_run(IN_ENGINE, lines)
+    record = add_newest_run(IN_ENGINE, newest_first)
 
-    assert record.run == "a/same-layers"
     assert record.source == "the engine's my:1, and run a/same-layers"
     assert record.tiers == line.tiers
     assert len(record.claims) == len(list(line.rows()))
@@ -292,7 +245,6 @@ def refused(*arguments: str) -> str:
 def test_an_unknown_name_gets_the_nearest_ones() -> None:
     message = refused("cu130-torh213", TORCH_214, *NO_ENGINE)
 
-    assert message.startswith("error ")
     assert "cu130-torh213: is no image of the matrix, no recorded run and no folder" in message
     assert "nearest: cu130-torch213" in message
     assert "no Docker Engine answers" in message, "it could be an image of that engine"
@@ -312,68 +264,36 @@ def test_an_image_without_a_run_gets_the_command_that_makes_one(matrix_file: Pat
     assert "build -- cu130-torch213`" in message
 
 
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("cu118-torch25", "`nox -s plan -- cu118-torch25` says why it can't be built"),
-        ("cu121-torch25", "`nox -s lock -- cu121-torch25`, then `nox -s build -- cu121-torch25`"),
-    ],
-    ids=["refused", "without a lock"],
-)
-def test_an_image_that_cannot_be_built_yet_gets_another_command(name: str, step: str) -> None:
-    assert step in refused(name, TORCH_214)
-
-
-def test_a_compressed_file_that_is_no_recorded_run_is_to_be_decompressed(tmp_path: Path) -> None:
-    file = tmp_path / "h100.json.xz"
-    file.write_bytes(lzma.compress(b"{}"))
-
-    assert "this file is compressed" in refused(str(file), TORCH_214)
-
-
-def test_a_run_and_the_image_whose_newest_it_is_are_the_same(matrix_file: Path) -> None:
-    add_runs(matrix_file, recorded.lines()[TORCH_214])
-
-    message = refused(TORCH_214, "cu130-torch214", "--matrix", str(matrix_file))
-
-    assert f"both names mean the same: run {TORCH_214}" in message
-
-
 def test_the_same_text_twice_is_refused_before_anything_is_told_of_it() -> None:
     message = refused("cu126-torch25", "cu126-torch25")
 
     assert message.startswith("error cu126-torch25: A and B are the same next: name two images")
 
 
-def test_images_for_different_platforms_are_refused(matrix_file: Path) -> None:
-    line = recorded.lines()[TORCH_214]
-    on_arm = line.model_copy(
-        update={
-            "id": "cu130-torch214-arm64/gh200",
-            "image": "cu130-torch214-arm64",
-            "digest": "sha256:arm",
-        }
-    )
-    add_runs(matrix_file, line, on_arm)
-
-    message = refused(TORCH_214, on_arm.id, "--matrix", str(matrix_file))
-
-    assert "A is for linux/amd64, and B for linux/arm64" in message
-
-
 def test_a_folder_without_evidence_is_refused(tmp_path: Path) -> None:
-    assert "there is no evidence.json in this folder" in refused(str(tmp_path), TORCH_214)
+    message = refused(str(tmp_path), TORCH_214)
+
+    assert f"{tmp_path}/evidence.json: can't be read: No such file" in message
 
 
-def test_a_damaged_run_is_refused_if_it_is_the_only_one(matrix_file: Path) -> None:
+def test_a_damaged_run_in_out_is_refused_with_its_file(matrix_file: Path) -> None:
     folder = matrix_file.parent / "out" / "cu130-torch213"
     folder.mkdir(parents=True)
     (folder / "evidence.json").write_text("{")
 
     message = refused("cu130-torch213", TORCH_214, "--matrix", str(matrix_file))
 
-    assert "no run of this image is recorded, and the one here can't be read: " in message
     assert "out/cu130-torch213/evidence.json: is not JSON" in message
+
+
+@pytest.mark.parametrize("name", ["audit of a:1", "My Image"])
+def test_evidence_of_no_image_of_a_matrix_is_refused(name: str, tmp_path: Path) -> None:
+    evidence = replace(recorded.evidence(WITH_STEPS), image=name, recorded_sha256="")
+    (tmp_path / "evidence.json").write_text(evidence.dumps())
+
+    message = refused(str(tmp_path), TORCH_214)
+
+    assert f"{tmp_path}: its evidence.json is of {name}, and `compare` needs" in message
 
 
 def test_deeply_nested_json_is_no_evidence(tmp_path: Path) -> None:
@@ -402,48 +322,3 @@ def test_facts_of_another_type_are_no_evidence(key: str, value: object, tmp_path
 
     assert f"{tmp_path}/evidence.json: is no evidence: host.{key}" in message
     assert "name an evidence.json as" in message
-
-
-def test_a_measurement_of_another_form_is_refused_with_the_file(tmp_path: Path) -> None:
-    # Given an image whose size is no number
-    data = recorded.data("cu130-torch212/h200")
-    for record in data["records"]:
-        for measurement in record["measurements"]:
-            if measurement["subject"] == "size":
-                measurement["evidence"]["bytes"] = "large"
-    del data["sha256"]
-    (tmp_path / "evidence.json").write_text(Evidence.loads(json.dumps(data)).dumps())
-
-    message = refused(str(tmp_path), TORCH_214)
-
-    assert f"{tmp_path}/evidence.json: was changed, or written by another release" in message
-    assert "measure the image again" in message
-
-
-def test_an_image_name_in_another_form_is_refused_with_the_file(tmp_path: Path) -> None:
-    evidence = replace(recorded.evidence(WITH_STEPS), image="My Image", recorded_sha256="")
-    (tmp_path / "evidence.json").write_text(evidence.dumps())
-
-    assert f"{tmp_path}/evidence.json: was changed, or written by another release" in refused(
-        str(tmp_path), TORCH_214
-    )
-
-
-def test_kept_evidence_is_named_by_its_run() -> None:
-    path = records.FOLDER / "evidence" / f"{WITH_STEPS}.json.xz"
-
-    assert f"give that name in place of the file: {WITH_STEPS}" in refused(str(path), TORCH_214)
-
-
-def test_evidence_of_an_audit_is_refused(tmp_path: Path) -> None:
-    evidence = recorded.evidence(WITH_STEPS)
-    audit = type(evidence)(
-        image="audit of a:1", digest=evidence.digest, records=(), claims=evidence.claims[:1]
-    )
-    (tmp_path / "evidence.json").write_text(audit.dumps())
-
-    assert "is of an audit" in refused(str(tmp_path), TORCH_214)
-
-
-def test_two_forms_at_once_are_refused() -> None:
-    assert "--markdown" in refused(TORCH_213, TORCH_214, "--json", "--markdown")
