@@ -6,9 +6,8 @@ survey, and the engine's description of an image, into evidence, and judges that
 """
 
 import fnmatch
-import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,8 +29,6 @@ _DEBIANS = "/usr/lib/python3/dist-packages"
 """The folder of Debian's own Python packages."""
 _LONGEST_VALUE = 80
 """How many characters of a variable's value are recorded."""
-_CUDNN_OR_CUBLAS = re.compile(r"nvidia-(cudnn|cublas)(-cu\d+)?")
-"""The canonical names of NVIDIA's packages of these libraries."""
 
 Survey = Mapping[str, Any]
 """What the survey prints: `environments`, `toolkits`, `device_code` and `driver_files`. A caller
@@ -157,14 +154,6 @@ def find_unmet_requirements(evidence: Evidence) -> Faults:
     `evidence`: `python` is the release (`3.11`), `processor` that of the libraries, `distributions`
     are those installed, each with its name, version and requirements, in the order of sys.path.
     """
-    for distribution, _requirement, complaint in _unmet_requirements(evidence):
-        yield f"{distribution['name']} {distribution['version']} requires {complaint}"
-
-
-def _unmet_requirements(
-    evidence: Evidence,
-) -> Iterator[tuple[Mapping[str, Any], Requirement, str]]:
-    """Yield each distribution with a requirement that is not met, and how: `six, which is ...`."""
     installed_versions = _installed_versions(evidence)
     for distribution in evidence["distributions"]:
         for line in distribution["requires"]:
@@ -177,7 +166,7 @@ def _unmet_requirements(
                 # pip, too, ignores a requirement, a version or a marker that it can't read.
                 continue
             if complaint:
-                yield distribution, requirement, complaint
+                yield f"{distribution['name']} {distribution['version']} requires {complaint}"
 
 
 def _installed_versions(evidence: Evidence) -> dict[str, str]:
@@ -189,103 +178,6 @@ def _installed_versions(evidence: Evidence) -> dict[str, str]:
     for distribution in evidence["distributions"]:
         versions.setdefault(canonical(distribution["name"]), str(distribution["version"]))
     return versions
-
-
-def fix_of_requirements(evidence: Evidence) -> str:
-    """Return what to do about requirements that are not met: the command with which uv meets them.
-
-    For example, torchvision 0.21 requires torch 2.6, and torch 2.8 is installed: uv shall install
-    `torchvision>=0.21`, and may change all but torch of what is involved. So it finds a newer
-    torchvision. No distribution that requires something is downgraded. A cuDNN that is newer than
-    torch asks for stays, with the reason: uv is told to accept it. `evidence`: as for
-    `find_unmet_requirements`.
-    """
-    installed_versions = _installed_versions(evidence)
-    requirements = []
-    movable = set()
-    newer_libraries = []
-    for distribution, requirement, _complaint in _unmet_requirements(evidence):
-        if _is_newer_library(requirement, installed_versions):
-            newer_libraries.append(canonical(requirement.name))
-            continue
-        # A local version (+cu126) can't stand in such a requirement.
-        version = str(distribution["version"]).partition("+")[0]
-        requirements.append(f"{distribution['name']}>={version}")
-        movable |= {canonical(distribution["name"]), canonical(requirement.name)}
-    movable.discard("torch")
-    # Several distributions may ask for the same library. One that needs a still newer release of it
-    # has made it movable.
-    kept_libraries = [name for name in dict.fromkeys(newer_libraries) if name not in movable]
-
-    fixes = []
-    if requirements:
-        fixes.append(_command_for_uv(requirements, movable, installed_versions, kept_libraries))
-    if kept_libraries:
-        fixes.append(
-            f"leave {' and '.join(kept_libraries)} unchanged: a newer minor release takes the "
-            "place of the one that is named, and may be there to mend a fault of that one"
-        )
-    return "; ".join(fixes)
-
-
-def _is_newer_library(requirement: Requirement, installed_versions: Mapping[str, str]) -> bool:
-    """Return whether a requirement asks for an older cuDNN or cuBLAS of the installed major.
-
-    A later minor release takes the place of an earlier one, by NVIDIA's rules of compatibility;
-    matrix.yaml relies on it, too (`overrides`). torch names exactly one release, and some of those
-    have faults: torch 2.9.1 computes conv3d well with cuDNN 9.15 or newer only, and cuBLAS 12.8.4.1
-    fails in plain products of matrices (pytorch/pytorch#174949).
-    """
-    name = canonical(requirement.name)
-    if not _CUDNN_OR_CUBLAS.fullmatch(name) or name not in installed_versions:
-        return False
-    installed = Version(installed_versions[name])
-    for part in requirement.specifier:
-        if part.operator != "==":
-            continue
-        # `==13.1.*` asks for any release of 13.1.
-        asked = Version(part.version.removesuffix(".*"))
-        if asked.major == installed.major and asked < installed:
-            return True
-    return False
-
-
-def _command_for_uv(
-    requirements: Sequence[str],
-    movable: Collection[str],
-    installed_versions: Mapping[str, str],
-    overrides: Collection[str],
-) -> str:
-    """Return the commands with which uv installs releases that meet requirements, in words.
-
-    requirements: what shall be installed, such as `torchvision>=0.21`.
-    movable: canonical names of the packages that may change. All others are kept as they are.
-    installed_versions: canonical name -> version.
-    overrides: canonical names of packages that are kept although another one that is kept requires
-        another release of them. uv finds no solution without being told to accept them.
-    """
-    quoted = " ".join(f"'{requirement}'" for requirement in dict.fromkeys(requirements))
-    names = "|".join(sorted(set(movable) & installed_versions.keys()))
-    # Where nothing that is installed may move, because it is only missing, all lines are kept.
-    leave_out = f" | grep -viE '^({names})=='" if names else ""
-    torch = installed_versions.get("torch", "")
-    # The default index has torchvision and the like for one CUDA only.
-    cuda = torch.partition("+")[2]
-    backend = f" --torch-backend={cuda}" if re.fullmatch(r"cu\d+", cuda) else ""
-    holds_torch = torch and "torch" not in movable
-    kept = f"torch {torch} and all others" if holds_torch else "all others"
-    write_overrides = ""
-    override = ""
-    if overrides:
-        pattern = f"^({'|'.join(sorted(overrides))})=="
-        write_overrides = f"`uv pip freeze | grep -iE '{pattern}' > override.txt`, "
-        override = " --override override.txt"
-    return (
-        f"`uv pip freeze | grep =={leave_out} > keep.txt`, {write_overrides}then "
-        f"`uv pip install{backend} --constraint keep.txt{override} {quoted}` in this "
-        f"environment keeps {kept} as they are. If uv finds no solution, no release from these on "
-        "goes with them: take lines out of keep.txt that may change, or install an older release"
-    )
 
 
 def _applies(requirement: Requirement, python: str, processor: str) -> bool:
@@ -482,14 +374,16 @@ class Rule:
     find_faults: Callable[[Evidence], Faults]
     fix: str = ""
     """What to do about a fault."""
-    find_fix: Callable[[Evidence], str] | None = None
-    """Where that depends on the evidence: returns it."""
     faults_are_known: bool = False
     """True: its faults were not measured here. They are known of these versions: KNOWN, no FAIL."""
     required: bool = True
     """False: a fault misleads or wastes something, and breaks nothing by itself."""
 
 
+_WITH_UV = (
+    "with torch and all others held as they are, and a cuDNN or cuBLAS that is newer than torch "
+    'names: docs/audit.md, "What a fix changes", has the commands of uv'
+)
 _SET_ELSEWHERE = "take the variable out of the image; set it where it is needed"
 
 OF_IMAGE = (
@@ -537,7 +431,7 @@ OF_ENVIRONMENT = (
         subject="requirements",
         statement="every requirement of what is installed is met",
         find_faults=find_unmet_requirements,
-        find_fix=fix_of_requirements,
+        fix=f"install newer releases that fit, {_WITH_UV}",
         required=False,
     ),
     Rule(
@@ -589,8 +483,7 @@ def judge(subject: str, _expect: Mapping[str, Any], evidence: Evidence) -> Findi
     finding = conclude(rule.find_faults(evidence), rule.statement)
     if rule.faults_are_known and finding.status is Status.FAIL:
         return known_fault(finding.reason, rule.fix)
-    fix = rule.find_fix(evidence) if rule.find_fix else rule.fix
-    return _with_fix_if_failed(finding, fix)
+    return _with_fix_if_failed(finding, rule.fix)
 
 
 def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
@@ -611,31 +504,11 @@ def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence
         if conflict.fix:
             fixes.append(conflict.fix)
         else:
-            requirements += conflict.requirements_without(versions)
+            requirements += [f"'{line}'" for line in conflict.requirements_without(versions)]
     finding = conclude(faults, "no releases here are known to fail together")
     if requirements:
-        fixes.append(_fix_by_newer_releases(requirements, versions))
+        fixes.append(f"install {' '.join(requirements)} {_WITH_UV}")
     return _with_fix_if_failed(finding, "; ".join(fixes))
-
-
-def _fix_by_newer_releases(requirements: Sequence[str], versions: Mapping[str, str]) -> str:
-    """Return the commands that install newer releases of packages that fail together, in words.
-
-    `requirements`: of the packages of all conflicts (Conflict.requirements_without). `versions`:
-    those that are installed, by name.
-    """
-    movable = set()
-    for text in requirements:
-        requirement = Requirement(text)
-        # torch stays, unless it is the package that is too old.
-        if requirement.name != "torch" or not requirement.specifier.contains(versions["torch"]):
-            movable.add(requirement.name)
-    # This evidence does not say which cuDNN and cuBLAS torch requires. If torch stays, it keeps
-    # those that are installed, which may be newer.
-    overrides = set()
-    if "torch" not in movable:
-        overrides = {name for name in versions if _CUDNN_OR_CUBLAS.fullmatch(name)} - movable
-    return _command_for_uv(requirements, movable, versions, overrides)
 
 
 def judge_limits(_subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
