@@ -132,6 +132,16 @@ def test_an_architecture_stands_for_a_gpu_that_the_table_lacks() -> None:
     )
 
 
+def test_an_architecture_that_only_arm_boards_have_is_beside_an_arm_processor() -> None:
+    assert chooser.machine_from_options([], ["sm_121"], "").arm
+    assert not chooser.machine_from_options([], ["sm_120"], "").arm
+
+
+def test_a_machine_without_a_gpu_is_refused_with_what_to_give() -> None:
+    with pytest.raises(UserError, match="give --arch the compute capability"):
+        chooser.machine_from_options([], [], "580.65")
+
+
 def test_versions_of_torch_are_read() -> None:
     assert str(chooser.torch_range("2.7.1")) == "==2.7.1"
     with pytest.raises(UserError, match="no range of versions"):
