@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from images.comparison.differences import Comparison, ImageRecord, LayerState
 from images.validation.rows import Change, ClaimRow, StepRow
-from validate import terminal
 from validate.claims import Tier
 from validate.judging import Status, plural
 
@@ -13,8 +12,6 @@ _NONE = "-"
 """What an image does not have, or what is not recorded of it."""
 _MOST_REASON = 240
 """Characters of a claim's reason."""
-_MOST_WIDTH = 45
-"""Characters to which the cells of a column are filled up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +25,7 @@ class Section:
 
 
 def markdown(comparison: Comparison) -> str:
-    """Return the comparison as Markdown, whose tables are aligned so that a terminal can show them.
-
-    A very long cell moves the rest of its own line.
-    """
+    """Return the comparison as Markdown, with tables that a terminal can show, too."""
     text = ""
     for section in _sections(comparison):
         text += f"### {section.title}\n\n"
@@ -40,8 +34,10 @@ def markdown(comparison: Comparison) -> str:
             rule = ["---"] * len(section.header)
             for row in (section.header, rule, *section.rows):
                 table.append([cell.replace("|", "\\|") for cell in row])
-        for line in terminal.aligned(table, gap=" | ", most=_MOST_WIDTH):
-            text += f"| {line} |\n"
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for row in table:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            text += f"| {' | '.join(cells)} |\n"
         if section.rows and section.sentences:
             text += "\n"
         for sentence in section.sentences:

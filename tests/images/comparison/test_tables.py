@@ -165,9 +165,9 @@ def test_tables_are_aligned_and_nothing_ends_their_cells() -> None:
     assert text.startswith(
         "### cu126-torch25\n"
         "\n"
-        "|       | A                          | B |\n"
-        "| ---   | ---                        | --- |\n"
-        "| from  | run 1                      | run 1 |\n"
+        "|       | A                          | B                          |\n"
+        "| ---   | ---                        | ---                        |\n"
+        "| from  | run 1                      | run 1                      |\n"
     )
     assert "| torch   | 2.5.1 | 2.6\\|x | pinned |\n" in text
     assert text.endswith("\n") and not text.endswith("\n\n")

@@ -69,7 +69,7 @@ def test_a_proposal_is_a_patch_and_says_what_to_do_before_it_is_merged(
     log = (folder / proposal.LOG).read_text()
     assert "+++ b/matrix.yaml" in patch
     # Its tables are those of `compare`.
-    assert "| package | control | canary | |\n" in log
+    assert "| package | control | canary |        |\n" in log
     assert "| einops  | 0.8.2   | 0.9    | pinned |\n" in log
     # The patch lacks the RECORDs of new wheels, without which `records` is UNPROVEN: `lock` reads
     # them.
