@@ -443,9 +443,9 @@ def _check_profiles(matrix: Matrix) -> Iterator[Fault]:
         # A profile may extend one that extends no other: `with_parent` looks no further up.
         parent = matrix.profiles.get(profile.extends)
         if profile.extends and (parent is None or parent.extends):
-            cause = f"extends {profile.extends!r}, which is no profile, or extends one itself"
-            then = "extend a profile that extends no other"
-            yield Fault((*place, "extends"), cause, then)
+            why = "extends another one itself" if parent else "is no profile"
+            cause = f"the profile {name} extends {profile.extends!r}, which {why}"
+            yield Fault((*place, "extends"), cause, "extend a profile that extends no other")
         for torch in profile.stacks:
             yield from _check_stack_of_profile(place, profile, torch, matrix)
 

@@ -31,7 +31,7 @@ from validate.next_steps import if_image_sets, pin, remove_variables
 STEP = "pin the release"
 WORDS_OF_OTHERS = {
     *("GLIBC", "No module named", "undefined symbol", "cannot open shared object"),
-    *("Permission denied", "Read-only file system"),
+    *("Permission denied", "Read-only file system", "No working C++ compiler"),
     *(" needs libcu", " needs libnv", " needs libtorch", " needs libc10"),
 }
 """Words of reasons that the system, the loader or Python wrote, and names of libraries."""

@@ -201,9 +201,11 @@ def number_problems(evidence: CompileEvidence, tolerance: float) -> Iterator[str
 
 
 CLAIMS = {"compile/cpu": judge}
-_VARIABLES = "CC, CXX or a TORCHDYNAMO_*, TORCH_COMPILE_* or TORCHINDUCTOR_* variable"
+_VARIABLES = "a TORCHDYNAMO_*, TORCH_COMPILE_* or TORCHINDUCTOR_* variable"
 NEXT_STEPS = {
-    "compile/cpu": f"{if_image_sets(_VARIABLES)}; if not, and `docker run --rm IMAGE "
-    "c++ --version` finds no compiler, install g++ in your Dockerfile and build again; if it finds "
-    f"one, {BUILD_ANEW}"
+    "compile/cpu": {
+        "No working C++ compiler": "take a variable CC or CXX that names another compiler out of "
+        "your Dockerfile, install g++ in it (`apt-get install g++`), and build again",
+        "": f"{if_image_sets(_VARIABLES)}; if not, {BUILD_ANEW}",
+    }
 }
