@@ -60,7 +60,7 @@ def render(
     folder = require_writable(out or sources.workspace.out)
     # Without --bake, an official wheel that is not in the cache counts as one that could not be
     # fetched: if its package is optional, the image goes without it.
-    refusal = "" if baking else "`render` fetches no wheel without --bake"
+    refusal = "" if baking else "`render` downloads wheels only with --bake"
     options = BuildOptions(
         sources=sources,
         host=host_settings(),

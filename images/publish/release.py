@@ -508,7 +508,10 @@ def require_signed_tag(
     faults = verify.find_tag_faults(source, tag, manifest, images, policy, key)
     if faults:
         by_digest = f"{source.repository}@{manifest.digest}"
-        then = f"if you want the image that the tag names, promote it by its digest: {by_digest}"
+        then = (
+            f"if you want the image that the tag names, promote it by its digest: {by_digest}; if "
+            "you want the signed one, publish that one again"
+        )
         raise failed(str(reference), "; ".join(faults), then)
 
 
