@@ -39,14 +39,14 @@ FAULTS = {
         QLORA,
         "model.print_trainable_parameters()\n",
         FROZEN,
-        "moved is 14, and 28 is expected",
+        "(moved) is 14, and 28 is expected",
     ),
     "tensor left out": (
         "trainer",
         TRAINER,
         'trainer.save_model(str(out / "model"))\n',
         LEFT_OUT,
-        "lacking is model.layers.1.mlp.down_proj.weight",
+        "(lacking) is model.layers.1.mlp.down_proj.weight",
     ),
 }
 

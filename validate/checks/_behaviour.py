@@ -118,7 +118,7 @@ _MEANINGS = {
     "deviation": "the largest deviation from the right result",
     "differing": "the list of tensors that are not the trainer's",
     "median": "the median distance of vLLM's probabilities from those of transformers",
-    "moved": "how far the optimizer's steps took the weights",
+    "moved": "how much the optimizer's steps changed",
     "outside": "the share of tokens whose probability in vLLM is 10 % off that in transformers",
     "spread": "the difference of the largest and the smallest advantage",
     "taken_gib": "the GPU memory that vLLM took, in GiB",
