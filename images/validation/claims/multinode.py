@@ -97,7 +97,7 @@ ROWS = (
         check="two-nodes",
         subject="death",
         probe="multinode.death",
-        statement="a node whose processes are killed is reported by the other within a minute",
+        statement="a node whose processes are killed is reported by the other within 90 s",
         catches="a job that waits for a dead node, and costs GPU hours",
     ),
     RanksRow(

@@ -19,7 +19,10 @@ from validate.judging import PROVES_NOTHING, Finding, failed, passed
 from validate.next_steps import REPORT
 from validate.nodes import NODES
 
-_MOST_SECONDS = 60.0
+_MOST_SECONDS = 90.0
+"""After a rank has noticed the death, torch lets it sleep for 60 s, so that all ranks can write what
+they did last (ProcessGroupNCCL.cpp: four times TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC). With torch 2.11
+on two H200, the launcher ended after 62.3 s."""
 _STEPS_TOGETHER = 3
 
 
@@ -103,7 +106,7 @@ def die(worker: Worker) -> None:
 
 
 def judge(_subject: str, expect: RanksExpect, evidence: DeathEvidence) -> Finding:
-    """Pass if the first node's launcher ended with an error within a minute of the death.
+    """Pass if the first node's launcher ended with an error within _MOST_SECONDS of the death.
 
     The control is that all ranks worked together before: an error from the start would end the
     launcher as well.
