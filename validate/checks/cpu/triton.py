@@ -38,7 +38,6 @@ class CompiledKernel(TypedDict, total=False):
     machine: int | None  # of the ELF header: EM_CUDA
     bytes: int  # the size of the binary
     entry: bool  # the binary holds the kernel
-    ptx_target: str  # of the PTX code: `sm_90`
     error: Mapping[str, Any]
 
 
@@ -122,16 +121,7 @@ def compile_kernel(name: str, arch: int) -> Mapping[str, Any]:
         **cubin_facts(cubin),
         # The machine code of the kernel is in a section that is named after it: `.text._softmax`.
         "entry": f".text._{name}".encode() in cubin,
-        "ptx_target": find_ptx_target(compiled.asm["ptx"]),
     }
-
-
-def find_ptx_target(ptx: str) -> str:
-    """Return `sm_90` from the line `.target sm_90, debug` of PTX code; empty: no such line."""
-    for line in ptx.splitlines():
-        if line.startswith(".target"):
-            return line.split()[1].rstrip(",")
-    return ""
 
 
 def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Finding:
