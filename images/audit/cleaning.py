@@ -5,9 +5,10 @@ the logs of GitHub's runners. Each of these acts on some characters.
 """
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from typing import Any
+
+from validate import terminal
 
 LONGEST = 4000
 """How many characters of a string are shown."""
@@ -15,8 +16,6 @@ DEEPEST = 40
 """How many levels of lists and mappings are shown."""
 _COMMAND_AT_LINE_START = re.compile(r"(?m)^(\s*):(?=:)")
 """`::error::` and the like, which GitHub's runner takes for a command."""
-_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
-"""Unicode's categories of characters that steer terminals and browsers, or show nothing."""
 
 
 def clean_value(value: Any, depth: int = 0) -> Any:
@@ -45,22 +44,7 @@ def clean_text(text: str) -> str:
     """
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}... ({len(text) - LONGEST} more characters)"
-    # Most texts are plain and need no look at each character.
-    if not (text.isascii() and text.isprintable()):
-        text = "".join(_write_out_hidden(character) for character in text)
     # Commands of GitHub's runner. Of `::error::` at the start of a line, the first colon is written
     # out, and the white space before it stays.
-    text = text.replace("##[", "#\\x23[")
+    text = terminal.printable(text).replace("##[", "#\\x23[")
     return _COMMAND_AT_LINE_START.sub(r"\1\\x3a", text)
-
-
-def _write_out_hidden(character: str) -> str:
-    """Return a character as it is, or as an escape such as `\\x1b` or `\\u202e` if it is hidden."""
-    if character in "\n\t" or unicodedata.category(character) not in _HIDDEN:
-        return character
-    code = ord(character)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    if code < 0x10000:
-        return f"\\u{code:04x}"
-    return f"\\U{code:08x}"
