@@ -292,7 +292,8 @@ def _narrow_to_served_gpus(code_claim: Claim, code: Sequence[LibraryCode]) -> Cl
 def image_claims() -> list[Claim]:
     """Return the claims of an audit about all files of an image, whoever built it.
 
-    They are: no leftovers of its build, and no credentials in files, variables, labels and steps.
+    They are: no leftovers of its build, no credentials in files, variables, labels and steps, and
+    no bytes that travel for nothing.
     """
     # Our own images leave these two folders empty. Other images may well use them.
     folders_of_users = ("/workspace/*", "/root/.local/*")
@@ -313,6 +314,13 @@ def image_claims() -> list[Claim]:
         ),
         claim("hygiene", "secrets", "static.hygiene", "no file holds a credential", expect),
         claim("image", "history", HOST_PROBE, "no credential in variables, labels and build steps"),
+        claim(
+            "image",
+            "bytes",
+            HOST_PROBE,
+            "no build step removes or copies what a lower layer brings",
+            required=False,
+        ),
     ]
 
 

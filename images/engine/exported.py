@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from images.engine import classic_store, configuration, containerd_store
 from images.engine.containerd_store import ContentStore, digest_of_member, read_blob
 from images.engine.failures import EngineError
-from images.engine.layer_tree import LayerEntry, find_hidden
+from images.engine.layer_tree import LayerEntry, find_hidden, find_wasted
 from images.engine.layers import find_layers
 from images.engine.runtime import ImageInfo
 from images.engine.stored_layer import StoredLayer, layer_errors, read_all
@@ -195,6 +195,64 @@ def entries(engine: Engine, info: ImageInfo) -> list[list[LayerEntry]] | None:
 
     with layer_errors(info.digest), ThreadPoolExecutor() as pool:
         return list(pool.map(list_entries, info.layers))
+
+
+class WastedBytes(NamedTuple):
+    """Files that travel with an image for nothing, because of one build step."""
+
+    step: str
+    """The build step; empty if it is not known."""
+    layer: int
+    """The number of the step's layer, from 1 on."""
+    how: str
+    """`copied`: its layer has them again, unchanged but for owner, mode or time; or `removed`."""
+    files: int
+    bytes: int
+    largest: str
+    """The path of the largest of them."""
+
+
+def find_wasted_bytes(engine: Engine, info: ImageInfo) -> list[WastedBytes] | None:
+    """Return what each build step of an image makes travel for nothing, in the order of the steps.
+
+    Whoever pulls the image gets a file that a later step removes, and twice a file that a later
+    step copies to change its owner. Returns None if the engine's store can't be read here. Raises
+    EngineError if a layer is damaged.
+    """
+    listed = entries(engine, info)
+    if listed is None:
+        return None
+    # The texts of the steps that made a layer, the first step first. With another builder's history
+    # nobody knows which step made which layer.
+    steps = [step for step in engine.steps(info.handle) if configuration.has_layer(step)]
+    if len(steps) != len(info.layers):
+        steps = [""] * len(info.layers)
+
+    wasted_files = list(find_wasted(listed))
+    # Number of a layer -> path -> bytes, of layers with such files: to read one may take long.
+    sizes: dict[int, dict[str, int]] = {}
+    layer_by_diff_id = find_layers(engine, info)
+    with layer_errors(info.digest):
+        for number in sorted({file.layer for file in wasted_files}):
+            sizes[number] = layer_by_diff_id[info.layers[number]].file_sizes()
+    # Number of the upper layer, and what it does with the files -> path -> bytes.
+    groups: dict[tuple[int, str], dict[str, int]] = {}
+    for file in wasted_files:
+        size = sizes[file.layer].get(file.path, 0)
+        groups.setdefault((file.by, file.how), {})[file.path] = size
+
+    wasted = []
+    for (number, how), size_by_path in sorted(groups.items()):
+        row = WastedBytes(
+            step=configuration.normal_step(steps[number]),
+            layer=number + 1,
+            how=how,
+            files=len(size_by_path),
+            bytes=sum(size_by_path.values()),
+            largest=max(size_by_path, key=lambda path: size_by_path[path]),
+        )
+        wasted.append(row)
+    return wasted
 
 
 class HiddenFiles(NamedTuple):

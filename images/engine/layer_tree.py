@@ -11,7 +11,7 @@ import json
 import posixpath
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 _WHITEOUT = ".wh."
 """A file `.wh.NAME` removes NAME of the layers below."""
@@ -170,6 +170,55 @@ def _remove_inside(entries_by_path: dict[str, LayerEntry], folder: str) -> None:
         is_inside = path.startswith(beginning) and path != folder
         if is_inside:
             del entries_by_path[path]
+
+
+class WastedFile(NamedTuple):
+    """A file of a layer that travels for nothing, because of an upper layer."""
+
+    layer: int
+    """The number of the layer that has it; 0 is the lowest."""
+    path: str
+    by: int
+    """The number of the upper layer."""
+    how: Literal["copied", "removed"]
+    """`copied`: the upper layer has it again with the same content, as after `chown -R`."""
+
+
+def find_wasted(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[WastedFile]:
+    """Yield each file that an upper layer removes, or has again with the same content.
+
+    `layers` has the entries (files, folders, links) of each layer, the lowest first. The further
+    names of a file (hard links) do not count, as they take no room. A file that is replaced by
+    other content does not count either: a newer release of a package, say.
+    """
+    # What a container sees of the layers so far: path -> entry, and path -> number of its layer.
+    visible: dict[str, LayerEntry] = {}
+    layer_of: dict[str, int] = {}
+    # The files that take room: number of their layer, and path.
+    files: set[tuple[int, str]] = set()
+    for number, layer in enumerate(layers):
+        after = tree([layer], visible)
+        for path, before in visible.items():
+            now = after.get(path)
+            # `tree` keeps the entries of lower layers that this layer does not touch.
+            is_untouched = now is before
+            takes_room = (layer_of[path], path) in files
+            if is_untouched or not takes_room:
+                continue
+            if now is None or now.kind != before.kind:
+                yield WastedFile(layer_of[path], path, number, "removed")
+            elif now.content == before.content:
+                yield WastedFile(layer_of[path], path, number, "copied")
+
+        # Remember what this layer has brought.
+        for entry in layer:
+            if entry.kind == "file":
+                files.add((number, entry.path))
+        for path, entry in after.items():
+            is_untouched = visible.get(path) is entry
+            if not is_untouched:
+                layer_of[path] = number
+        visible = after
 
 
 def find_hidden(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[tuple[int, str]]:

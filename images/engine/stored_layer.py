@@ -26,7 +26,7 @@ from zlib_ng import zlib_ng
 
 from images.engine.containers import engine_errors
 from images.engine.failures import EngineError
-from images.engine.layer_tree import LayerEntry, parse_headers
+from images.engine.layer_tree import LayerEntry, normal_path, parse_headers
 from images.errors import Problem
 
 CHUNK = 1 << 20
@@ -137,6 +137,14 @@ class StoredLayer(ABC):
         headers = [member.header for member in tar.members]
         contents = [member.content for member in tar.members]
         return parse_headers(headers, contents, tar.end)
+
+    def file_sizes(self) -> dict[str, int]:
+        """Return the size of each of its files that is not empty: path -> bytes."""
+        sizes = {}
+        for member in self.read_tar().members:
+            if member.size:
+                sizes[normal_path(os.fsdecode(member.path))] = member.size
+        return sizes
 
     def tar_of(self, tar: LayerTar) -> Iterator[bytes]:
         """Yield a tar with these members, whose contents are taken from the layer, in chunks."""

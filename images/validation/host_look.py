@@ -8,11 +8,18 @@ import time
 from collections.abc import Iterator, Sequence
 
 from images.engine import Engine, ImageInfo, exported, layers
-from validate.checks.static.host_image import Credential, ImageEvidence, LayersEvidence
+from validate.checks.static.host_image import (
+    Credential,
+    ImageEvidence,
+    LayersEvidence,
+    WastedFiles,
+)
 from validate.claims import HOST_PROBE, ClaimSet
 from validate.environment import credentials
 from validate.evidence import Measurement, Outcome, Record
 
+LEAST_WASTED = 1_000_000
+"""Bytes from which on a step is named that makes files travel for nothing."""
 _MOST_LISTED = 40
 """Hidden files that evidence lists at most."""
 
@@ -32,7 +39,7 @@ def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequenc
     settings = settings_evidence(engine, image)
     evidence: dict[str, ImageEvidence | LayersEvidence] = {}
     for claim in image_claims:
-        if claim.subject != "layers":
+        if claim.subject not in ("layers", "bytes"):
             evidence[claim.subject] = settings
         # Reading all layers takes a while. Leave it out for a claim that is unproven anyway.
         elif not claim.unproven:
@@ -76,7 +83,8 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
 
     Whoever pulls the image gets them all the same. `hidden`: their paths. `secrets`: which of them
     hold credentials (tokens, passwords), and of what kind. If the layers can't be read, the
-    evidence has only the reason (`unread`). Raises EngineError if a layer is damaged.
+    evidence has only the reason (`unread`). `wasted`: the build steps that copy or remove files of
+    lower layers, so that a pull downloads bytes in vain. Raises EngineError if a layer is damaged.
     """
     # This is None if the engine's store of layers can't be read from here.
     hidden_files = exported.read_hidden_files(engine, image)
@@ -94,7 +102,33 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
         "files": hidden_files.entry_count,  # the entries of all layers, hidden or not
         "hidden": hidden[:_MOST_LISTED],
         "secrets": [{"path": f"/{path}", "kind": kind} for path, kind in secrets],
+        "wasted": wasted_evidence(engine, image),
     }
+
+
+def wasted_evidence(engine: Engine, image: ImageInfo) -> list[WastedFiles]:
+    """Return the build steps for which a pull downloads bytes in vain, those with most bytes first.
+
+    A step copies files of a lower layer unchanged into its own, or removes them.
+
+    Steps below LEAST_WASTED bytes are left out: each image has a few files that a later step
+    touches. Raises EngineError if a layer is damaged.
+    """
+    rows: list[WastedFiles] = []
+    for row in exported.find_wasted_bytes(engine, image) or ():
+        if row.bytes < LEAST_WASTED:
+            continue
+        rows.append(
+            {
+                "step": name_step(row.step),
+                "layer": row.layer,
+                "how": "copied" if row.how == "copied" else "removed",
+                "files": row.files,
+                "bytes": row.bytes,
+                "largest": f"/{row.largest}",
+            }
+        )
+    return sorted(rows, key=lambda row: row["bytes"], reverse=True)
 
 
 def find_credentials(engine: Engine, image: ImageInfo) -> list[Credential]:

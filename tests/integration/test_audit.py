@@ -21,6 +21,7 @@ from images.building import run_files
 from images.context.hosting import host_settings
 from images.context.labels import BaseContext
 from images.engine import Engine, ImageInfo
+from images.validation import host_look
 from tests.support import hostile_image
 from tests.support.broken_images import NAME
 from tests.support.commands import call
@@ -104,6 +105,24 @@ def test_faults_that_need_no_promise_are_found_and_nothing_else(faulty: Verdict)
     found = faults(faulty)
     assert set(found) == set(AUDITED["found"]), found
     assert [name for name, told in AUDITED["found"].items() if told not in found[name]] == []
+
+
+@pytest.mark.engine
+def test_steps_that_make_bytes_travel_for_nothing_are_named_with_layer_and_bytes(
+    engine: Engine,
+) -> None:
+    """As with `chown -R`, which doubled 9 GB of an image (topoteretes/cognee#3691)."""
+    dockerfile = "FROM scratch\nCOPY model /\nCOPY --chown=1000:1000 model /\nCOPY small /\n"
+    files = {"model/app/model": bytes(3_000_000), "small/app/small": b"1"}
+    with built(engine, "truetag-test-wasted", dockerfile, files) as tag:
+        rows = host_look.wasted_evidence(engine, engine.inspect(tag))
+
+    assert [(row["layer"], row["how"], row["files"], row["bytes"]) for row in rows] == [
+        (2, "copied", 1, 3_000_000)
+    ]
+    # BuildKit leaves `--chown` out of the history.
+    assert rows[0]["step"].startswith("COPY model /")
+    assert rows[0]["largest"] == "/app/model"
 
 
 def test_an_environments_folder_is_audited_without_an_engine(tmp_path: Path) -> None:

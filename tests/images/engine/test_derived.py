@@ -117,3 +117,38 @@ def test_files_that_no_container_shows_are_named_but_for_what_is_shown_elsewhere
     above = layer("etc/passwd=2", "a/.wh.b", "a/c=1")
     hidden = ["etc/passwd", "a/b"]
     assert list(layer_tree.find_hidden([base, above])) == [(0, path) for path in hidden]
+
+
+@pytest.mark.parametrize(
+    ("above", "wasted"),
+    [
+        pytest.param([entry("a", mode=0o600)], [("a", "copied")], id="another mode"),
+        pytest.param([entry("a")._replace(owner=(1001, 0))], [("a", "copied")], id="another owner"),
+        pytest.param([entry("a")], [("a", "copied")], id="nothing else"),
+        pytest.param(layer(".wh.a"), [("a", "removed")], id="removed"),
+        pytest.param([entry("a", "folder")], [("a", "removed")], id="a folder now"),
+        pytest.param([entry("a", content="2")], [], id="other content"),
+        pytest.param([entry("c")], [], id="a new file"),
+        pytest.param(layer(".wh.b"), [], id="a further name of a file"),
+    ],
+)
+def test_files_that_a_later_layer_removes_or_has_again_travel_for_nothing(
+    above: list[LayerEntry], wasted: list[tuple[str, str]]
+) -> None:
+    below = [entry("a"), entry("b", "hard link")._replace(link="a")]
+
+    found = list(layer_tree.find_wasted([below, layer("d/"), above]))
+
+    assert [(file.layer, file.by) for file in found] == [(0, 2)] * len(wasted)
+    assert [(file.path, file.how) for file in found] == wasted
+
+
+def test_a_file_that_two_layers_have_again_travels_for_nothing_twice() -> None:
+    layers = [[entry("a")], [entry("a", mode=0o600)], layer(".wh.a")]
+
+    found = list(layer_tree.find_wasted(layers))
+
+    assert [(file.layer, file.by, file.how) for file in found] == [
+        (0, 1, "copied"),
+        (1, 2, "removed"),
+    ]

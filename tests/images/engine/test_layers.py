@@ -66,6 +66,11 @@ def test_each_store_reads_hidden_files(tmp_path: Path, in_store: Any) -> None:
     assert dict(layer.read_files(["a/x", "b"], 3)) == {"a/x": b"123", "b": b"6"}
 
 
+def test_each_store_knows_how_large_files_are(tmp_path: Path, in_store: Any) -> None:
+    layer = in_store(tmp_path, tar_of(files("a/", "a/x=12345", "b=6", "empty=")))
+    assert layer.file_sizes() == {"a/x": 5, "b": 1}
+
+
 def test_a_layer_in_the_order_of_paths_counts_as_the_one_in_the_order_of_folders(
     tmp_path: Path, in_store: Any
 ) -> None:

@@ -81,3 +81,40 @@ def test_an_entrypoint_of_a_custom_base_is_reported_where_ours_would_not_stand(
 
     assert (finding.status is Status.FAIL) is is_fault
     assert "/opt/agent/run" in finding.reason
+
+
+COPIED = {
+    "step": "RUN chown -R 1000 /app",
+    "layer": 7,
+    "how": "copied",
+    "files": 3,
+    "bytes": 9_000_000_000,
+    "largest": "/app/model",
+}
+REMOVED = {**COPIED, "step": "", "how": "removed"}
+
+
+@pytest.mark.parametrize(
+    ("wasted", "words"),
+    [
+        (COPIED, "step `RUN chown -R 1000 /app` (layer 7) copies 3 files (9000.0 MB)"),
+        (REMOVED, "a step (layer 7) removes 3 files (9000.0 MB) of lower layers, /app/model"),
+    ],
+)
+def test_a_step_that_makes_bytes_travel_for_nothing_is_named(
+    wasted: dict[str, Any], words: str
+) -> None:
+    fails(judged("layers", wasted=[wasted]), words)
+    fails(host_image.judge_bytes("bytes", {}, {**HEALTHY, "wasted": [wasted]}), words)
+
+    derived: Any = {"image_kind": ImageKind.DERIVED}
+    of_derived = host_image.judge_layers("layers", derived, {**HEALTHY, "wasted": [wasted]})
+    assert of_derived.status is Status.PASS
+    assert words in of_derived.reason
+
+
+def test_layers_without_wasted_bytes_pass_and_unread_ones_are_unproven() -> None:
+    unread: Any = {"unread": "the engine is remote"}
+
+    assert host_image.judge_bytes("bytes", {}, HEALTHY).status is Status.PASS  # type: ignore[arg-type]
+    assert host_image.judge_bytes("bytes", {}, unread).status is Status.UNPROVEN

@@ -6,10 +6,10 @@ which compares them with the record.
 """
 
 from collections.abc import Iterator
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from validate.claims import ImageKind
-from validate.judging import Finding, conclude, failed, listed, passed, unproven
+from validate.judging import Finding, conclude, failed, listed, passed, plural, unproven
 from validate.next_steps import BUILD, BUILD_ANEW, READ_LAYERS, take_out
 
 _USER = "1001"
@@ -114,6 +114,21 @@ class HiddenCredential(TypedDict):
     kind: str
 
 
+class WastedFiles(TypedDict):
+    """Files of lower layers that a build step makes travel for nothing."""
+
+    step: str
+    """The beginning of the step; empty if it is not known."""
+    layer: int
+    """The number of its layer, from 1 on."""
+    how: Literal["copied", "removed"]
+    """`copied`: again, with the same content; another owner or mode, for example."""
+    files: int
+    bytes: int
+    largest: str
+    """The path of the largest of them."""
+
+
 class LayersEvidence(TypedDict, total=False):
     """The files in the layers of an image, or only the reason why they can't be read."""
 
@@ -124,6 +139,8 @@ class LayersEvidence(TypedDict, total=False):
     hidden: list[str]
     """Files that a later layer hides. Files of a base that steps replace are left out."""
     secrets: list[HiddenCredential]
+    wasted: list[WastedFiles]
+    """Most bytes first. Old runs do not have it."""
 
 
 def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -> Finding:
@@ -274,7 +291,8 @@ def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) 
     """Fail where a layer holds a credential or, in an image of ours, a file that is hidden.
 
     Each pull downloads a file that a later layer removes or replaces (`hidden`), though no
-    container sees it. The verdict is UNPROVEN if the layers could not be read.
+    container sees it. It downloads a file twice that a later layer copies unchanged (`wasted`).
+    The verdict is UNPROVEN if the layers could not be read.
     """
     if "unread" in evidence:
         return unproven(f"{_UNREAD}: {evidence['unread']}", READ_LAYERS)
@@ -285,13 +303,40 @@ def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) 
             "image gets it"
         )
     hidden = evidence["hidden"]
+    wasted = [describe_wasted(files) for files in evidence.get("wasted", ())]
     good = f"{evidence['files']} entries of layers; hidden: {listed(hidden) or 'none'}"
     # Claims of old runs have no `image_kind`. All of them are about images of ours.
     if expect.get("image_kind", ImageKind.OURS) == ImageKind.OURS:
+        faults += wasted
         faults += [
             f"{path} is in a layer that is pulled, and a later layer hides it" for path in hidden
         ]
+    elif wasted:
+        good += f"; {'; '.join(wasted)}"
     return conclude(faults, good)
+
+
+def judge_bytes(_subject: str, _expect: object, evidence: LayersEvidence) -> Finding:
+    """Fail where build steps make bytes of lower layers travel for nothing.
+
+    The verdict is UNPROVEN if the layers could not be read.
+    """
+    if "unread" in evidence:
+        return unproven(f"{_UNREAD}: {evidence['unread']}", READ_LAYERS)
+    faults = [describe_wasted(files) for files in evidence.get("wasted", ())]
+    return conclude(faults, "no build step removes or copies what a lower layer brings")
+
+
+def describe_wasted(files: WastedFiles) -> str:
+    """Return a sentence that names a build step, its layer and the bytes that it wastes."""
+    step = f"step `{files['step']}`" if files["step"] else "a step"
+    megabytes = files["bytes"] / 1e6
+    number = plural(files["files"], "file")
+    what = f"{number} ({megabytes:.1f} MB) of lower layers, {files['largest']} first"
+    does = f"removes {what}"
+    if files["how"] == "copied":
+        does = f"copies {what}, with the same content"
+    return f"{step} (layer {files['layer']}) {does}, so each pull takes them for nothing"
 
 
 def judge_history(_subject: str, _expect: object, evidence: ImageEvidence) -> Finding:
@@ -307,12 +352,21 @@ CLAIMS = {
     "image/settings": judge_settings,
     "image/history": judge_history,
     "image/layers": judge_layers,
+    "image/bytes": judge_bytes,
 }
 _REVOKE = (
     "revoke this credential if the image was ever pushed; then give it to the step that needs it "
     "as a build secret (`RUN --mount=type=secret`), so that no layer and no variable holds it, and "
     "build again"
 )
+_WASTE = {
+    " copies ": "give these files their owner and mode in the step of your Dockerfile that brings "
+    "them (`COPY --chown=USER --chmod=MODE`, or one RUN for both), not in a later step, and build "
+    "the image again",
+    "": "remove these files in the step of your Dockerfile that brings them, as a later step only "
+    "hides them, and build the image again",
+}
+"""Reason -> what to do about files that each pull takes for nothing. The image itself works."""
 NEXT_STEPS = {
     "image/labels": f"build the image again from this matrix.yaml: `{BUILD}`; if its labels are "
     "still wrong, another image was given this name (`docker tag`): validate that one by its own "
@@ -327,9 +381,6 @@ NEXT_STEPS = {
         "": take_out("the ENV line that sets this variable"),
     },
     "image/history": _REVOKE,
-    "image/layers": {
-        " holds ": _REVOKE,
-        "": "remove these files in the step of your Dockerfile that brings them, as a later step "
-        "only hides them, and build the image again",
-    },
+    "image/layers": {" holds ": _REVOKE, **_WASTE},
+    "image/bytes": _WASTE,
 }
