@@ -44,7 +44,7 @@ def audit(
         typer.Option("--gpu", metavar="MODEL", help="The GPU that it has to run on: B200, say."),
     ] = "",
     arch: Annotated[
-        str, typer.Option("--arch", metavar="SM", help="In place of a model that no table has.")
+        str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")
     ] = "",
     driver: Annotated[
         str, typer.Option("--driver", metavar="VERSION", help="That machine's driver.")

@@ -41,7 +41,7 @@ def choose(
     ] = None,
     arch: Annotated[
         list[str] | None,
-        typer.Option("--arch", metavar="SM", help="In place of a model that no table has."),
+        typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it."),
     ] = None,
     driver: Annotated[
         str,
@@ -92,7 +92,7 @@ def choose(
     options = chooser.Options(
         profile=None if profile == "none" else profile,
         torch=chooser.torch_range(torch),
-        python=python,
+        python=chooser.python_minor(python) if python else "",
         devel=devel,
     )
 
@@ -141,6 +141,11 @@ def _detect_machine(driver: str) -> Machine:
     then = (
         "name the GPU that the image shall run on: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
     )
+    if driver:
+        # What an old driver runs is known without the GPU.
+        described = Machine(gpus=(), archs=(), driver=chooser.parse_driver(driver))
+        advice = chooser.advice_for_old_driver(described)
+        then = "; ".join(filter(None, (then, advice)))
     raise wrong("choose", "this machine has no NVIDIA GPU whose driver answers", then)
 
 

@@ -44,10 +44,17 @@ _CARDS = ((8, 6), (8, 9))
 same code as elsewhere."""
 _HOPPER = Arch(9, 0)
 """H100 and H200 beside x86-64, GH200 (Grace Hopper) beside an ARM host processor."""
+_NO_LOCK = "has no lock"
+"""The beginning of the reason against an image that can't be built yet."""
 _FIRST_BRANCH = 100
 """Branches of drivers for Linux have three digits since 2007; CUDA's majors have two."""
 _TRITONS_FIRST = Arch(7, 0)
 """torch/_inductor/scheduler.py raises GPUTooOldForTriton below it."""
+_CUDA_11_DRIVER = "450.80.02"
+_CUDA_12_DRIVER = "525.60.13"
+"""The oldest drivers for them (`minimum_drivers` of images/data/facts.yaml)."""
+_CUDA_11_ARCHS = (Arch(3, 7), Arch(9, 0))
+"""The oldest and the newest GPU that torch 2.7.1 for CUDA 11.8 has code for (same file)."""
 _FITS: tuple[Fit, ...] = ("cubin", "ptx", "no")
 """How a GPU may run an image's code, best first."""
 _BRANDS = frozenset({"nvidia", "geforce", "tesla"})
@@ -159,7 +166,7 @@ def _no_single_model(text: str, fitting: Sequence[str]) -> UserError:
     else:
         name_a_model = ""
     then = (
-        f"{name_a_model}in its place, give --arch the compute capability, which `nvidia-smi "
+        f"{name_a_model}give --arch the compute capability, which `nvidia-smi "
         "--query-gpu=compute_cap --format=csv,noheader` prints on that machine"
     )
     return wrong(f"--gpu {text!r}", cause, then)
@@ -169,8 +176,12 @@ def _similar_models(text: str) -> list[str]:
     """Return up to three models whose names are spelled like the text, the nearest first."""
     words = model_words(text)
     name_by_words = {model_words(name): name for name in models()}
-    close = get_close_matches(words, name_by_words, n=_MOST_SIMILAR, cutoff=0.6)
-    return [name_by_words[other] for other in close]
+    close = get_close_matches(words, name_by_words, n=2 * _MOST_SIMILAR, cutoff=0.6)
+    # A wrong digit is more likely than a letter in its place: RTX 5900 means RTX 5090 rather than
+    # RTX A500.
+    form = re.sub(r"\d", "0", words)
+    close.sort(key=lambda other: re.sub(r"\d", "0", other) != form)
+    return [name_by_words[other] for other in close[:_MOST_SIMILAR]]
 
 
 def model_words(name: str) -> str:
@@ -269,35 +280,72 @@ def machine_from_options(
 ) -> Machine:
     """Return the machine that a person describes with --gpu, --arch, --driver and --wsl.
 
-    `gpus` are names of models (`RTX 4090`), `archs` the architectures (`sm_89`) of further GPUs,
-    those that the table of models lacks. `driver` is a version; empty: not known. Raises UserError
-    for an unknown model, and for an unreadable architecture or driver.
+    `gpus` are names of models (`RTX 4090`), `archs` architectures (`sm_89`): one for each name, in
+    the same order, or instead of names. `driver` is a version; empty: not known. Raises UserError
+    for an unknown model without an architecture, for an unreadable architecture or driver, and for
+    a model of another architecture than the one beside it.
     """
-    names: list[str] = []
-    archs_of_gpus: list[Arch] = []
-    has_arm_host = False
+    driver_version = parse_driver(driver) if driver else ""
+    if gpus and archs and len(gpus) != len(archs):
+        cause = f"--gpu is given {len(gpus)} times, and --arch {len(archs)} times"
+        then = "give one --arch for each --gpu, in the same order, or only one of the two options"
+        raise wrong("--arch", cause, then)
+
+    described = []
     # Without both there is one GPU, of an empty name: the error says what to give.
-    for gpu in gpus if gpus or archs else [""]:
-        name, row = find_model(gpu)
-        names.append(name)
-        archs_of_gpus.append(Arch.parse(row.capability))
-        has_arm_host |= row.arm
-    for text in archs:
-        try:
-            arch = Arch.parse(text)
-        except ValueError as error:
-            then = "give --arch sm_89, sm89 or 8.9, for example"
-            raise wrong(f"--arch {text}", str(error), then) from None
-        names.append(str(arch))
-        archs_of_gpus.append(arch)
-        has_arm_host |= arch in ON_ARM_ALONE
+    for index in range(max(len(gpus), len(archs), 1)):
+        gpu = gpus[index] if gpus else ""
+        arch = archs[index] if archs else ""
+        described.append(_describe_gpu(gpu, arch))
+    arms = {gpu.arm for gpu in described}
+    if len(arms) > 1:
+        names = listed([gpu.name for gpu in described])
+        cause = f"no image fits {names} together: one has an x86-64 host processor, another ARM"
+        raise wrong("--gpu", cause, "give the command once for each of them")
     return Machine(
-        gpus=tuple(dict.fromkeys(names)),
-        archs=tuple(sorted(set(archs_of_gpus))),
-        driver=parse_driver(driver) if driver else "",
-        arm=has_arm_host,
+        gpus=tuple(dict.fromkeys(gpu.name for gpu in described)),
+        archs=tuple(sorted({gpu.arch for gpu in described})),
+        driver=driver_version,
+        arm=arms == {True},
         wsl=wsl,
     )
+
+
+class _DescribedGpu(NamedTuple):
+    """A GPU, as a person describes it."""
+
+    name: str
+    arch: Arch
+    arm: bool
+    """Whether the processor beside it is ARM."""
+
+
+def _describe_gpu(gpu: str, arch: str) -> _DescribedGpu:
+    """Return the GPU of one --gpu and the --arch beside it; either may be empty.
+
+    Raises UserError if it is not known, or if the two contradict each other.
+    """
+    try:
+        arch_of_option = Arch.parse(arch) if arch else None
+    except ValueError as error:
+        raise wrong(
+            f"--arch {arch}", str(error), "give --arch sm_89, sm89 or 8.9, for example"
+        ) from None
+
+    # No model, or one that the table lacks, is described by its architecture alone.
+    try:
+        name, row = find_model(gpu)
+    except UserError:
+        if arch_of_option is None:
+            raise
+        is_arm = arch_of_option in ON_ARM_ALONE
+        return _DescribedGpu(gpu or str(arch_of_option), arch_of_option, is_arm)
+
+    arch_of_model = Arch.parse(row.capability)
+    if arch_of_option and arch_of_option != arch_of_model:
+        cause = f"{name}, which --gpu names, has the architecture {arch_of_model}"
+        raise wrong(f"--arch {arch}", cause, "leave --arch out, or leave --gpu out")
+    return _DescribedGpu(name, arch_of_model, row.arm)
 
 
 def parse_driver(text: str) -> str:
@@ -339,6 +387,17 @@ def torch_range(text: str) -> SpecifierSet:
             "this is no version of torch, and no range of versions",
             "give --torch '>=2.7', '<2.9', 2.8 or 2.7.1, for example",
         ) from None
+
+
+def python_minor(text: str) -> str:
+    """Return the minor release of a Python version: `3.11` for `3.11` or `3.11.9`.
+
+    Raises UserError for another text.
+    """
+    version = re.fullmatch(r"([0-9]+\.[0-9]+)(\.[0-9]+)?", text)
+    if not version:
+        raise wrong(f"--python {text}", "this is no version of Python", "give --python 3.11, say")
+    return version[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -627,6 +686,24 @@ def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Op
     )
 
 
+def advice_for_old_driver(machine: Machine) -> str:
+    """Return what runs on a driver that is too old for CUDA 12 and may not be updated, or "".
+
+    No image of ours does, but torch has wheels for CUDA 11. Empty: the driver is not known, newer,
+    or older than CUDA 11 needs, or those wheels have no code for the GPUs of the machine.
+    """
+    if machine.has_driver(_CUDA_12_DRIVER) or not machine.has_driver(_CUDA_11_DRIVER):
+        return ""
+    oldest, newest = _CUDA_11_ARCHS
+    if machine.arm or not all(oldest <= arch <= newest for arch in machine.archs):
+        return ""
+    return (
+        "if the driver must stay: torch's own wheels for CUDA 11.8 run on it, which end with 2.7.1 "
+        "(`pip install torch==2.7.1 --index-url https://download.pytorch.org/whl/cu118`), without "
+        "xformers and torchao; on data-centre GPUs NVIDIA's cuda-compat packages are another way"
+    )
+
+
 def _usable_branches(machine: Machine) -> str:
     """Return in words which branches of drivers run all GPUs of a machine.
 
@@ -692,6 +769,8 @@ def _steps_to(best: Answer, changes: Collection[str], machine: Machine) -> Itera
         of_windows = " of Windows" if machine.wsl else ""
         needed = _oldest_driver(image, best.fit, machine)
         yield f"update the driver{of_windows} to {needed} or newer, for {image.name}"
+        if advice := advice_for_old_driver(machine):
+            yield advice
     if "lock" in changes:
         lock = command("lock", image.name)
         yield f"`{lock}` on a machine that reaches its package index, then build {image.name}"
@@ -910,7 +989,7 @@ def _unwanted_properties(image: ImageSummary, options: Options) -> Iterator[str]
     that can't be built yet is unwanted, too.
     """
     if image.blocked:
-        yield f"has no lock: it can't be built before `{command('lock')}` has made one"
+        yield f"{_NO_LOCK}: it can't be built before `{command('lock')}` has made one"
     if image.profile != options.profile:
         if image.profile:
             yield f"is for the profile {image.profile}"
@@ -971,6 +1050,13 @@ class Known:
     """What was proved of it on this machine's GPUs."""
 
 
+def _names_without_lock(unfit: UnfitImages) -> tuple[str, ...]:
+    """Return the images that only lack a lock; empty if something else speaks against them, too."""
+    if len(unfit.reasons) == 1 and unfit.reasons[0].startswith(_NO_LOCK):
+        return unfit.names
+    return ()
+
+
 def sentences(
     choice: Choice, machine: Machine, known: Known | None, next_step: str
 ) -> Iterator[str]:
@@ -994,7 +1080,14 @@ def sentences(
         yield f"next: {next_step}"
         return
     else:
-        yield "No image fits."
+        # What only lacks a lock would fit: the next step says how to make it.
+        unlocked: list[str] = []
+        for unfit in choice.others:
+            unlocked += _names_without_lock(unfit)
+        if unlocked:
+            yield f"None that can be built now fits; {_some(unlocked)} would, with a lock."
+        else:
+            yield "No image fits."
         yield f"next: {next_step}"
 
     for unfit in choice.others:

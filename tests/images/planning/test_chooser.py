@@ -73,13 +73,21 @@ def test_a_model_is_found_by_what_drivers_and_people_call_it(text: str) -> None:
 @pytest.mark.parametrize("text", ["RTX 6000", "RTX 9990", "", "NVIDIA 80GB", "H100 and A100"])
 def test_a_text_that_means_no_model_or_several_is_an_error_with_a_way_out(text: str) -> None:
     with pytest.raises(
-        UserError, match="in its place, give --arch the compute capability, which `nvidia-smi"
+        UserError, match="--arch the compute capability, which `nvidia-smi"
     ) as error:
         chooser.find_model(text)
 
-    all_three = "the name of one (RTX PRO 6000 Blackwell, RTX 6000 Ada, Quadro RTX 6000); or in"
+    all_three = "the name of one (RTX PRO 6000 Blackwell, RTX 6000 Ada, Quadro RTX 6000); or"
     is_ambiguous = text == "RTX 6000"
     assert (all_three in str(error.value)) == is_ambiguous
+
+
+def test_a_wrong_digit_is_more_likely_than_a_letter_in_its_place() -> None:
+    with pytest.raises(UserError) as error:
+        chooser.find_model("RTX 5900")
+
+    (problem,) = error.value.problems
+    assert "(GeForce RTX 50" in problem.then
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,8 @@ def test_every_model_of_the_table_means_itself_and_has_a_source() -> None:
         ("H100", "", "550rc1", "no version of a driver"),
         ("H100", "", "1!550.90", "no version of a driver"),
         ("H100", "", "12.4", "this is a version of CUDA"),
-        ("H100", "ninety", "", "--arch ninety"),
+        ("", "ninety", "", "--arch ninety"),
+        ("H100", "sm_86", "", "H100, which --gpu names, has the architecture sm_90"),
     ],
 )
 def test_a_machine_that_cannot_be_is_refused(
@@ -121,15 +130,8 @@ def test_a_machine_that_cannot_be_is_refused(
         chooser.machine_from_options([gpu], [arch] if arch else [], driver)
 
 
-def test_an_architecture_stands_for_a_gpu_that_the_table_lacks() -> None:
-    alone = chooser.machine_from_options([], ["9.0"], "")
-    beside_a_model = chooser.machine_from_options(["T4"], ["9.0"], "")
-
-    assert (alone.gpus, alone.archs) == (("sm_90",), (Arch(9, 0),))
-    assert (beside_a_model.gpus, beside_a_model.archs) == (
-        ("T4", "sm_90"),
-        (Arch(7, 5), Arch(9, 0)),
-    )
+def test_an_architecture_describes_a_model_that_the_table_lacks() -> None:
+    assert chooser.machine_from_options(["RTX 9990"], ["9.0"], "").archs == (Arch(9, 0),)
 
 
 def test_an_architecture_that_only_arm_boards_have_is_beside_an_arm_processor() -> None:
@@ -142,10 +144,19 @@ def test_a_machine_without_a_gpu_is_refused_with_what_to_give() -> None:
         chooser.machine_from_options([], [], "580.65")
 
 
-def test_versions_of_torch_are_read() -> None:
+def test_an_architecture_adds_nothing_to_a_model_that_the_table_has() -> None:
+    with_arch = chooser.machine_from_options(["GH200"], ["9.0"], "")
+
+    assert with_arch == chooser.machine_from_options(["GH200"], [], "")
+
+
+def test_versions_of_torch_and_python_are_read() -> None:
     assert str(chooser.torch_range("2.7.1")) == "==2.7.1"
+    assert chooser.python_minor("3.11.9") == "3.11"
     with pytest.raises(UserError, match="no range of versions"):
         chooser.torch_range("newest")
+    with pytest.raises(UserError, match="no version of Python"):
+        chooser.python_minor("py311")
 
 
 # --- drivers and architectures --------------------------------------------------------------------
@@ -250,6 +261,20 @@ def test_a_branch_stands_for_all_its_releases() -> None:
     assert not branch.has_driver("575")
     assert not release.has_driver("570.26")
     assert str(branch).endswith("driver branch 570")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "archs", "cause"),
+    [
+        (["T4", "H100"], ["sm75"], "--gpu is given 2 times, and --arch 1 times"),
+        (["H100", "GH200"], [], "no image fits H100, GH200 together"),
+    ],
+)
+def test_gpus_that_make_no_machine_are_refused(
+    gpus: list[str], archs: list[str], cause: str
+) -> None:
+    with pytest.raises(UserError, match=cause):
+        chooser.machine_from_options(gpus, archs, "")
 
 
 @pytest.mark.parametrize(
@@ -575,11 +600,11 @@ def test_the_choice_is_printed_for_people_and_for_machines() -> None:
         (
             ["--gpu", "V100", "--driver", "570.172.08", "--torch", "2.11"],
             1,
-            "next: `nox -s lock -- cu126-torch211`",
+            "None that can be built now fits; cu126-torch211 would, with a lock.",
         ),
         (["--gpu", "B200", "--profile", "axolotl", "--devel"], 1, "next: leave out the options"),
         (["--gpu", "GB200", "--driver", "570.86"], 1, "next: update the driver to 580 or newer"),
-        (["--gpu", "A100", "--driver", "470"], 1, "next: update the driver to 525.60.13 or newer"),
+        (["--gpu", "A100", "--driver", "470"], 1, "if the driver must stay: torch's own wheels"),
         (["--gpu", "V100", "--gpu", "B200"], 1, "no driver serves both sm_70 (Volta)"),
         (["--gpu", "T4", "--driver", "570", "--driver", "580"], 2, "was given twice"),
         (["--gpu", "DGX Spark"], 0, "-arm64: "),

@@ -20,9 +20,9 @@ from validate.next_steps import REPORT
 from validate.nodes import NODES
 
 _MOST_SECONDS = 90.0
-"""After a rank has noticed the death, torch lets it sleep for 60 s, so that all ranks can write what
-they did last (ProcessGroupNCCL.cpp: four times TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC). With torch 2.11
-on two H200, the launcher ended after 62.3 s."""
+"""After a rank has noticed the death, torch lets it sleep for 60 s, so that all ranks can write
+what they did last (ProcessGroupNCCL.cpp: four times TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC). With
+torch 2.11 on two H200, the launcher ended after 62.3 s."""
 _STEPS_TOGETHER = 3
 
 
