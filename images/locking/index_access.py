@@ -295,7 +295,7 @@ def redact(text: str, settings: Iterable[tuple[str, str]]) -> str:
     """
     passwords = []
     for name, value in settings:
-        if name.endswith("_PASSWORD"):
+        if name.endswith("_PASSWORD") and value:
             passwords.append(value)
         # A setting may have several addresses; or one, in whose password a space was not coded.
         for word in {value, *value.split()}:

@@ -232,6 +232,12 @@ def test_a_password_with_a_special_character_that_is_not_coded_is_taken_out_of_t
     assert redacted.endswith("': *** or ***")
 
 
+def test_an_empty_password_leaves_the_text_as_it_is() -> None:
+    host = hosting.HostSettings(index={"UV_INDEX_INTERNAL_PASSWORD": ""})
+
+    assert host.redact("no wheel of torch") == "no wheel of torch"
+
+
 def test_the_login_of_a_private_index_reaches_no_build_step() -> None:
     host = settings_of(
         {
