@@ -97,12 +97,13 @@ def _claims_of_image() -> ClaimSet:
 
 
 def reason_left_out(claim: Claim) -> str:
-    """Return why a container can't measure a claim about its own image; empty: it can.
+    """Return why the program can't judge a claim about the image that it runs in; empty: it can.
 
-    A claim is a thing that the image must have; its probe is the function that measures it.
+    A claim is a statement about the image that must hold. Its probe is the function that tests it.
     """
     if not claim.is_of_container:
         return "only an engine's host sees the settings and layers of an image"
+    # These probes run as users other than the container's, or in a container for each claim.
     if checks.settings(claim.probe).run_as in (RunAs.ARBITRARY_UID, RunAs.EACH_CLAIM):
         return "they take containers of other users"
     if claim.key == _LEFTOVERS:

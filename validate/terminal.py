@@ -84,7 +84,9 @@ def aligned(rows: Sequence[Sequence[str]], gap: str = "  ", most: int = 200) -> 
     for row in rows:
         line = ""
         start = 0
+        # `start` is where the cell's column begins.
         for cell, width in zip(row, widths, strict=True):
+            # A longer cell has taken this place: go on in a new line.
             if len(line) > start:
                 lines.append(line.rstrip())
                 line = ""

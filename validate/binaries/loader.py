@@ -362,14 +362,18 @@ class Binary:
 
 
 def find_binaries(locations: Sequence[str], owned_files: Iterable[str]) -> Iterator[str]:
-    """Yield the paths of libraries and programs of Python packages, as far as their names show it.
+    """Yield paths that by their names are libraries or programs of Python packages.
 
-    locations: the folders of sys.path that hold packages. All files below them are looked at.
-    owned_files: all files that packages list. Those outside of the locations are looked at, too, if
-        they lie in a folder `bin`.
+    That is each file that is named as a library (`.so`) or lies in a folder `bin`. Files are not
+    read, so it may be something else.
+
+    locations: the folders of packages on sys.path. They are searched with all folders below.
+    owned_files: the paths of all files that packages list. Of those outside the locations, only
+        programs are yielded. They need not exist.
     """
     yield from find_binaries_under(locations)
     prefixes = tuple(f"{location}/" for location in locations)
+    # Packages also install programs elsewhere: /opt/venv/bin/ninja.
     for path in owned_files:
         if "/bin/" in path and not path.startswith(prefixes):
             yield path

@@ -87,9 +87,10 @@ class StartingWeights(NamedTuple):
 
 
 def read_starting_weights(run: Run, training_dtype: Any) -> StartingWeights:
-    """Return the weights of a run's model before training, all as float32 (see StartingWeights).
+    """Return the weights of a run's model before training, as stored, loaded and trained with.
 
-    `training_dtype` is torch's dtype in which axolotl loads them, and so rounds them.
+    They differ by rounding. axolotl loads the weights in `training_dtype`, a dtype of torch. With
+    `load_in_4bit`, they are rounded to 4 bits as well. All are returned as float32.
     """
     stored = read_tensors(run.model)
     loaded = {name: weight.to(training_dtype).float() for name, weight in stored.items()}

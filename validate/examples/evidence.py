@@ -170,14 +170,17 @@ def list_unmoved_tensors(result: TrainingResult) -> Mapping[str, object]:
 
 
 def compare_merged_weights(result: TrainingResult) -> Mapping[str, object]:
-    """Return how far merged weights are from the base plus the adapters; {} if nothing was merged.
+    """Compare weights into which adapters were merged with a merge of our own; {}: there are none.
+
+    A merge adds what LoRA adapters learned to the weights of a base model. The result has:
 
     - "merged_lacking": the names of weights that the merged model lacks.
     - "strayed": the names of weights that the merge changed although they have no adapter.
     - "merge_deviation": the largest difference between a merged weight and base plus adapter.
-    - "control_unmerged": the same, with the base alone in place of base plus adapter.
-    - "control_unrounded": how far the example's losses are from those of a training over the base
-      of the merge, which is not rounded to 4 bits, as the base of a QLoRA training is.
+    - "control_unmerged": the largest difference between a merged weight and the base alone. A judge
+      must find it too large, or the comparison before it proves nothing.
+    - "control_unrounded": the largest difference of the example's losses from those of a training
+      over the merge's base. A QLoRA training uses the same base, but rounded to 4 bits.
 
     Raises ValueError if the merged model has none of the base's weights.
     """
@@ -185,6 +188,7 @@ def compare_merged_weights(result: TrainingResult) -> Mapping[str, object]:
         return {}
 
     base, merged = result.merge
+    # The merge as we compute it: the base, with the saved adapters added.
     expected = apply_saved(result, result.saved, base)
     unrounded_losses, _ = train_in_plain_torch(replace(result, start=base))
     missing, strayed = [], []
@@ -217,14 +221,15 @@ def is_same_or_rounded(tensor: Any, original: Any) -> bool:
 
 
 def compare_reloaded_model(result: TrainingResult) -> Mapping[str, object]:
-    """Return how far the logits of the reloaded model are from those of the saved files.
+    """Compare a saved model, loaded again by its framework, with what our own code reads of it.
 
-    The example's framework loads the model again; our own code reads the saved files.
+    Both compute the logits of the same tokens. The result has:
 
-    - "reload_deviation": the largest difference between the logits of both.
-    - "control_left_out": the same, if our code skips the last layer, as if a file were missing.
+    - "reload_deviation": the largest difference between these logits.
+    - "control_left_out": the same if our code leaves out the last layer, as if a file were missing.
+      A judge must find it too large.
 
-    If the example measured a loss on held-out rows before it ended, there is also:
+    Some examples measured a loss on held-out rows before they ended. Then the result also has:
 
     - "held_out_deviation": how far the reloaded model's loss on these rows is from that loss.
     - "control_untrained": how far the untrained model's loss is from it.
@@ -238,7 +243,8 @@ def compare_reloaded_model(result: TrainingResult) -> Mapping[str, object]:
         if not name.startswith(last_layer):
             without_last_layer[name] = tensor
 
-    # The weights below the adapters may be others after loading than before training.
+    # Files of adapters hold only these. The model's own weights, to which they are added, may be
+    # rounded otherwise after loading than in training.
     base = result.start if result.reload_base is None else result.reload_base
     with torch.no_grad():
         logits = result.compute_logits(tokens).float().cpu()

@@ -245,12 +245,15 @@ def stack_batches(
 def pad_batches(
     rows: Sequence[Sequence[Row]], order: Sequence[int], batch_size: int, steps: int
 ) -> list[Batch]:
-    """Return a batch for each step, of rows of any length, taken in this order (rows' numbers).
+    """Return a batch (tokens, labels) for each training step, with the rows padded to one length.
 
-    An element of `rows` has one part; or two that DPO compares, the chosen and the rejected answer.
-    A part is the tokens of a text and their labels.
-    A batch has the first parts of its rows, and then their second parts. Shorter parts are padded
-    on the right, where it changes nothing for the tokens before.
+    A row has one part, the tokens of a text and their labels. For DPO it has two, the chosen and
+    the rejected answer. A batch has the first parts of all its rows, and then their second parts.
+    Padding is on the right, where it changes nothing for the tokens before.
+
+    rows: of any length.
+    order: the numbers of rows, in the order in which they are taken.
+    batch_size: rows of one step.
     """
     torch = importlib.import_module("torch")
     batches = []

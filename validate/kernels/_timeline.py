@@ -181,18 +181,26 @@ def _split_at_marks(names: Sequence[str]) -> list[set[str]]:
 def _find_own_kernels(
     names_by_mark: Sequence[set[str]], stretches: Sequence[Stretch | None]
 ) -> Mapping[str, list[str]]:
-    """Return case -> the kernels that ran for it, without those of plain torch on the same inputs.
+    """Return case -> the CUDA kernels that ran only for what is tested, and not for plain torch.
 
-    names_by_mark: the kernels that followed each mark.
-    stretches: what each of these marks began: a case and who computed it (CLAIMED, the kernel of
-        the table, or PLAIN, plain torch), or None. There are as many as marks.
+    The work was done in stretches, each after a mark. One stretch computes one case, either by the
+    kernel of the table that is tested (CLAIMED) or by plain torch (PLAIN). Kernels that both run
+    are left out, such as those that copy:
+
+        names_by_mark   [{"gemm", "copy"}, {"flash_fwd", "copy"}]
+        stretches       [("causal", PLAIN), ("causal", CLAIMED)]
+        result          {"causal": ["flash_fwd"]}
+
+    names_by_mark: the names of the CUDA kernels between each mark and the next.
+    stretches: what began at each of these marks; None: nothing of a case.
     """
-    # A case may have several stretches of one kind.
+    # Collect the names by stretch. One that was repeated has several marks.
     by_stretch: dict[Stretch, set[str]] = {}
     for names, stretch in zip(names_by_mark, stretches, strict=True):
         if stretch is not None:
             by_stretch.setdefault(stretch, set()).update(names)
 
+    # Take away what plain torch ran for the same case.
     by_case = {}
     for (case, kind), names in by_stretch.items():
         if kind == CLAIMED:

@@ -87,11 +87,14 @@ def check_arm64(candidate: Candidate) -> Iterator[Finding]:
 
 
 def check_toolkit(candidate: Candidate) -> Iterator[Finding]:
-    """Refuse a CUDA that matrix.yaml or facts.yaml lacks, and a -devel image without a fit nvcc.
+    """Refuse a CUDA toolkit that truetag can't install, or about which it knows too little.
 
-    nvcc, the CUDA compiler, must be installable on the image's base and accept the base's gcc.
+    matrix.yaml must list the wheels of the toolkit, and facts.yaml the drivers and GPUs of its
+    CUDA. A -devel image also has nvcc, the CUDA compiler: that must be installable on the image's
+    base, and accept the base's gcc.
     """
     cuda = candidate.name.cuda
+    # `toolkit` is the row of this CUDA in matrix.yaml, `toolkit_facts` that in facts.yaml.
     if candidate.toolkit is None:
         toolkits = _join_ascending(candidate.matrix.toolkits)
         step = "name an image of one of these"

@@ -73,11 +73,17 @@ def make_adapters() -> Any:
 
 
 def pack_weights(folder: Path, adapters: Any) -> WeightsEvidence:
-    """Let trl's server mode pack the policy's weights for vLLM, and compare them with the policy's.
+    """Pack a model's weights as trl does for a vLLM server, and compare them with the model's own.
 
-    `adapters` are peft's settings of LoRA. With them, the policy is the model with its adapters
-    merged; None: it has no adapters. The control compares with the weights before they were
-    changed: `control_stale` counts those that differ, as all should.
+    The model is a tiny policy: what trl trains, and vLLM generates text with. All its parameters
+    are changed first. So the weights of before the change are recognised if trl sends these.
+
+    adapters: peft's settings of LoRA, whose adapters trl must merge into the weights that it sends;
+        None: the policy has no adapters.
+
+    Returns how many weights were compared, the names of those that are not the policy's
+    (`differing`), and how many differ from those of before the change (`control_stale`): all
+    should.
     """
     safetensors = importlib.import_module("safetensors.torch")
     policy = Policy(folder / "policy")
@@ -86,8 +92,8 @@ def pack_weights(folder: Path, adapters: Any) -> WeightsEvidence:
     for parameter in trainer.model.parameters():
         parameter.data.mul_(_CHANGE)
 
-    # The server must get the adapters merged. They are merged in a copy, because the trainer's own
-    # model has yet to be sent.
+    # What must be sent: the weights with the adapters merged. They are merged in a copy, because
+    # trl is to do so itself with the trainer's model.
     merged = copy.deepcopy(trainer.model)
     if adapters:
         merged = merged.merge_and_unload()

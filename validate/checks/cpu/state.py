@@ -72,10 +72,11 @@ class Reading(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StateEvidence]]:
-    """Yield each claimed subject and the settings after `import torch`, as the user has them.
+    """Yield each claim's subject, and the settings that Python and torch have after `import torch`.
 
-    The processor's kernels that torch chooses are read a second time, in a process that has no
-    variables but PATH and HOME: these show what the processor can do.
+    They are read in a new process with the variables of the image's user. A second process has only
+    PATH and HOME. It says which vector extension torch takes if no variable changes that, such as
+    `AVX512`: what the processor can do.
     """
     environ = user_environment.recorded().environ
     bare_environ = {name: environ.get(name, "") for name in ("PATH", "HOME")}

@@ -436,18 +436,19 @@ def operations_a_second(trained: Trained, rows: int) -> float:
 
 
 def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
-    """Yield why losses are wrong: they are not finite, do not fall, or are far from others.
+    """Yield a sentence for each thing that is wrong with the losses of a training.
 
-    They are compared with losses in float32, with the eager model's and with recorded ones, as far
-    as there are any. Comparisons are written as `not ... <=`, so that NaN is a problem, too.
+    They must be finite and fall. They must also be near other losses, where there are such: those
+    in float32, the eager model's, and recorded ones. Comparisons are written as `not ... <=`, so
+    that NaN is a problem, too.
     """
     losses = evidence["trained"]["losses"]
     yield from find_learning_problems(losses)
     if not all(is_finite(loss) for loss in losses):
         return
 
-    # Only the eager model has a reference: losses in bfloat16, and in float32 on the same weights,
-    # before and after training.
+    # Compare bfloat16 with float32, on the same weights, before and after training. This was only
+    # measured if the trained model is the eager one.
     reference = evidence.get("reference") or {"bfloat16": [], "float32": []}
     for loss, exact in zip(reference["bfloat16"], reference["float32"], strict=True):
         if not abs(loss - exact) <= REFERENCE_SLACK:
@@ -463,6 +464,7 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
             off_by = f"losses are up to {distance:.3f} from the eager model's"
             yield f"{off_by}, and at most {largest_distance:g} is allowed"
 
+    # Compare the last loss with that of recorded runs.
     if "baseline" in expect:
         baseline = expect["baseline"]
         if not abs(losses[-1] - baseline["loss"]) <= LOSS_SLACK:
@@ -507,16 +509,17 @@ def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
 
 
 def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
-    """Yield a sentence for each time with which a training step is compared and is too slow.
+    """Yield a sentence for each comparison by which a training step is too slow.
 
-    It is compared with a step of the eager model, and with recorded steps of this image on this GPU
-    model. `longest_allowed` adds to these times what they vary by, and a margin. How long the
-    step takes stands in the verdict's summary.
+    A step is compared with one of the eager model, if that ran, and with recorded steps of this
+    image on this GPU model, if there are such. `longest_allowed` returns such a time, lengthened by
+    as much as both times vary and by a margin (0.1: a tenth).
     """
     timed = evidence["trained"]["time"]
     seconds = timed["seconds"]
 
-    # The eager model ran on the same GPU just before, so no margin is needed between machines.
+    # The claim says which share of the eager model's time a step may take: 0.97. The eager model
+    # ran on the same GPU just before, so no margin is needed between machines.
     share = expect["at_most"].get("seconds")
     if "eager" in evidence and share:
         eager = evidence["eager"]["time"]

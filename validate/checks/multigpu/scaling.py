@@ -80,10 +80,14 @@ def measure(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each claim's subject, and what the ranks measured for it (ScalingEvidence).
 
-    `launch` starts the ranks for some claims. It raises RanksFailedError if one of them fails.
+    Ranks are processes that train together, one on each GPU. For comparison, the evidence also has
+    what the first rank measured as it trained by itself (`alone`).
+
+    `launch` starts the ranks, and yields their evidence of each claim that it gets. It raises
+    RanksFailedError if one of them fails.
     """
-    # After each claim all ranks wait until the last one has ended it. So the first rank has the
-    # machine to itself in a claim for which the others do nothing.
+    # Put another claim first, in which only the first rank trains (`rank`). The others wait for it
+    # before they begin with the next claim, so it has the machine to itself.
     claim_alone = replace(claims[0], subject=_ALONE)
     alone = {}
     for subject, evidence in launch([claim_alone, *claims]):
@@ -110,9 +114,10 @@ def rank(worker: Worker, claim: Claim) -> ScalingRank:
 
 
 def train(worker: Worker, claim: Claim, watch: Watch) -> tuple[ScalingRank, Mapping[str, int]]:
-    """Train a new model on this rank's tokens; return what was measured, and a reading by `watch`.
+    """Train a new model on this rank's tokens; return what was measured, and a reading of the GPU.
 
-    The claim's subject is one of WAYS. `watch` reads the GPU while it still works.
+    A rank is one of the processes that train together, each on its GPU. The claim's subject says in
+    which way: it is a key of WAYS. `watch` reads the GPU while it still works.
     """
     torch, device = worker.torch, worker.device.type
     # With one seed, the model is the same on each rank. The tokens are not.
@@ -122,6 +127,8 @@ def train(worker: Worker, claim: Claim, watch: Watch) -> tuple[ScalingRank, Mapp
     tokens = batches[worker.rank]
     model, optimizer = WAYS[claim.subject](worker, step.make_llama(torch, device))
     run, reading = step.run_steps(torch, model, optimizer, tokens, STEPS, watch)
+    # All ranks compute a loss on the first rank's tokens. If training kept their models equal, so
+    # are these losses.
     with torch.no_grad():
         common_loss = float(model(input_ids=batches[0], labels=batches[0]).loss)
     return {"run": run, "tokens": tokens.numel(), "common_loss": common_loss}, reading

@@ -49,16 +49,19 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def measure_on_one_host(claim: Claim) -> Mapping[str, Any]:
-    """Return what ranks measure for a claim that this node starts by itself, with all GPUs.
+    """Measure a claim with all GPUs of this machine as those of one host; return the evidence.
 
-    Raises RanksFailedError if one of them fails.
+    The check has this machine play two nodes, of which this process is one. Here it starts the
+    processes of all GPUs (ranks) by itself. Raises RanksFailedError if one of them fails.
     """
-    of_two_hosts = {name: os.environ.pop(name) for name in _TWO_HOSTS}
+    # Without these variables, the ranks use all GPUs, and NCCL takes them for those of one host.
+    variables_of_node = {name: os.environ.pop(name) for name in _TWO_HOSTS}
     try:
         ((_, evidence),) = _launch.measure(__name__, [claim], limit=_nodes.LIMIT_SECONDS)
     finally:
-        # This node has not yet told the other one that its launch has ended, and needs its number.
-        os.environ.update(of_two_hosts)
+        # To tell the other node later that its launch has ended, this node needs its own number
+        # (NODE_VARIABLE).
+        os.environ.update(variables_of_node)
     return evidence
 
 
@@ -99,13 +102,18 @@ def measure_transport(worker: Worker) -> dict[str, Any]:
 
 
 def parse_nccl_log(log: str, ranks_of_node: int) -> dict[str, Any]:
-    """Return what NCCL's INFO log tells of its connections and settings.
+    """Return what NCCL's log (of the level INFO) says of its connections and settings.
 
-    "between": connections between ranks of two nodes, counted by transport: `{"NET/Socket": 4}`,
-    and "within": those between ranks of one node. "taken": the NCCL variables that it took.
+    - "between": connections between ranks of two nodes, counted by transport: `{"NET/Socket": 4}`.
+    - "within": the same between ranks of one node.
+    - "taken": the environment variables that NCCL took.
+
+    A rank is a process with one GPU. Each node has `ranks_of_node` of them: 2 means that ranks 0
+    and 1 are on the first node, 2 and 3 on the second.
     """
     between: Counter[str] = Counter()
     within: Counter[str] = Counter()
+    # A line is `Channel 00/0 : 0[0] -> 2[0] [send] via NET/Socket/0`: rank 0 sends to rank 2.
     for sender, receiver, transport in _CONNECTION.findall(log):
         is_same_node = int(sender) // ranks_of_node == int(receiver) // ranks_of_node
         counts = within if is_same_node else between

@@ -277,12 +277,14 @@ def list_all_files(top: str) -> Mapping[str, Sequence[str]]:
 def list_pruned_tasks(
     claim: Claim, shown_by_path: Mapping[str, str], distributions: Sequence[Distribution]
 ) -> Iterator[FileTask]:
-    """Yield a task for each library that the pruner works on.
+    """Yield a task for each library that must have no code for GPUs that the image is not for.
 
-    The pruner is a build step of images for one GPU architecture: it takes the code for other GPUs
-    out of libraries. It leaves NVIDIA's own libraries alone unless the claim says `nvidia`.
+    An image for one GPU architecture is pruned: a build step, the pruner, takes the code for other
+    GPUs out of its libraries. It leaves NVIDIA's own libraries alone, unless the claim says
+    `nvidia`: so they get no task.
 
-    `shown_by_path` are candidates: whole path -> path below the folder of packages.
+    shown_by_path: the libraries to choose from: whole path -> path below the folder of packages.
+    distributions: all installed packages. They say whose a library is.
     """
     expect = claim.expect
     targets = tuple(int(arch) for arch in expect["archs"])
@@ -299,6 +301,8 @@ def list_pruned_tasks(
         if is_nvidias and not expect["nvidia"]:
             continue
 
+        # Some packages have kernels that are empty by design, which are no fault. None: the kernels
+        # of NVIDIA's libraries are not looked at one by one.
         by_design: list[KernelByDesign] = []
         for owner in owner_names:
             by_design += expect["by_design_of"].get(owner, ())

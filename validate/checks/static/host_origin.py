@@ -243,9 +243,11 @@ def concerns_our_tools(path: str) -> bool:
 def excuse_difference(
     layers: LayerComparison, expect: OriginExpectation, evidence: OriginEvidence
 ) -> Finding | None:
-    """Return UNPROVEN if the image may be right although its layers differ from the record.
+    """Return UNPROVEN if layers differ from recorded ones, but the image may be right all the same.
 
-    None if a difference proves a fault, or if there is no difference.
+    That is so if it was built by other steps (`recipe`) than this checkout has, or if its layers
+    could not be read to compare the files. None if a difference proves a fault, or if there is
+    none.
     """
     difference = layers.describe_difference()
     if not difference:

@@ -627,10 +627,13 @@ def has_working_alternative(library: JudgedLibrary, judged: Sequence[JudgedLibra
 def has_sibling_for_our_cuda(
     expect: LibrariesExpect, library: JudgedLibrary, judged: Sequence[JudgedLibrary]
 ) -> bool:
-    """Return whether the same library is there for torch's CUDA, and finds all that it needs.
+    """Return whether a package also has this library for torch's CUDA, with all that it needs.
 
     bitsandbytes, for example, brings libbitsandbytes_cuda126.so, libbitsandbytes_cuda130.so and
-    others, and loads one of them.
+    others, and loads one of them. The others may lack libraries without harm.
+
+    expect: of the claim; it says which CUDA is torch's.
+    judged: all libraries of the image, each with what it needs and what is wrong with it.
     """
     # `bitsandbytes/libbitsandbytes_`
     path_of_all = common_path(library.path)

@@ -104,11 +104,13 @@ class Owners(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Find programs, Python modules and libraries that the image's user gets in place of others.
+    """Find programs, Python modules and libraries of the image that others of their name hide.
 
-    Of two files of the same name, the one that is found first hides the other. Nothing is run. The
-    evidence is the same for all claims.
+    Of two files of the same name, the image's user gets the one that is found first. Nothing of the
+    image is run. Yields the subject of each claim, with the same evidence for all.
     """
+    # `start` says how the user's Python starts, and so where it looks for modules. `owners` says
+    # which Debian package or distribution brought a file.
     user, start, distributions = installed.read_user_python()
     owners = read_owners(distributions)
 
@@ -121,7 +123,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     folders_searched_first = folders_before_standard(user)
     modules = find_hidden_modules(folders_searched_first, start.standard_library, distributions)
 
-    # Libraries that the dynamic loader finds.
+    # Libraries that the dynamic loader finds, and plugins that a library loads by their names.
     libraries = find_hidden_libraries(user, owners)
     plugins = find_plugins(loader_folders(user), owners)
 
@@ -324,18 +326,20 @@ def library_path(user: UserEnvironment) -> list[str]:
 
 
 def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]:
-    """Return libraries of the system and of wheels that the loader does not take.
+    """Return libraries of which the dynamic loader finds another one of that name first.
 
-    The loader takes another library of the same name, which the result names as well:
+    Both are in the result: the hidden library and the other one. Two kinds are looked for:
 
-    - in place of a library of the system: one in any folder that the loader searches before;
-    - in place of a library of a wheel: one in a folder of LD_LIBRARY_PATH. A wheel's files say in
-      which folder the libraries lie that they need. Only LD_LIBRARY_PATH is searched before that.
+    - A library of the system is hidden by one in any folder that the loader searches before.
+    - A library of a wheel is hidden by one in a folder of LD_LIBRARY_PATH, and by no other: the
+      files of a wheel state in which folder their libraries lie, and the loader looks there next.
     """
     of_wheels = list_libraries_of_wheels(owners)
     folders_before_wheels = [os.path.realpath(folder) for folder in library_path(user)]
+    # Name of a library -> the path that the loader takes.
     first_found: dict[str, str] = {}
     hidden: list[Hidden] = []
+    # The folders are in the order in which the loader searches them.
     for folder in loader_folders(user):
         for name in list_folder(folder):
             if ".so" not in name:

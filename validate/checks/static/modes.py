@@ -512,6 +512,7 @@ def judge(_subject: str, _expect: Expected, evidence: Measured) -> Finding:
         )
     for path, fault in evidence["faults"].items():
         faults.append(f"{path} {fault}")
+    # Evidence lists only the first faults. If there are more, add their number.
     faults += count_unlisted(evidence, "faults", "paths have wrong modes or owners")
     good = f"{evidence['files']} paths can be read by users and changed by root alone"
     good += f"; {evidence['packaged']} programs of Debian's run with more rights"

@@ -162,11 +162,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
 
 
 def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterator[SymbolTask]:
-    """Yield a task for each library or program: its scope, the files that export what it needs.
+    """Yield a task for each library or program, to look up the symbols that it needs of others.
 
+    A task has the scope of its file: the files in which the loader looks for symbols, in its order.
     A file gets no task if a library of its scope is not found: that one might export the symbols,
-    and the check `libraries` reports it. Only libraries of the host's driver may be missing, whose
-    names `expect["host"]` has. `binaries`: the libraries and programs of the Python environment.
+    and the check `libraries` reports it. Only libraries of the host's driver may be missing.
+
+    binaries: the libraries and programs of the Python environment.
+    expect: of the claim. `expect["host"]` has the names of the host's driver's libraries.
     """
     processes = imitate_processes(binaries)
     for binary in binaries:
@@ -179,6 +182,8 @@ def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterato
         if not is_only_driver_missing:
             continue
 
+        # A program sees only what it loads itself. A library also sees what is open for all (see
+        # Processes), and those of torch see each other.
         if is_program:
             scope = own_scope
         elif binary.path in processes.torch_scope:

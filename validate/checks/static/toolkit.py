@@ -153,10 +153,12 @@ def read_program(relative: str, home: Path) -> Part:
 
 
 def read_header(relative: str, macro: str, home: Path) -> Part:
-    """Return a header of the toolkit in `home`, with the CUDA version that it defines.
+    """Return the path of a header of the CUDA toolkit, and the CUDA version that it defines.
 
-    `relative` is its path below `home`. The version of CUDA 12.6 is `#define CUDA_VERSION 12060`,
-    where `macro` is CUDA_VERSION. None if the header does not define it.
+    home: the folder of the toolkit.
+    relative: the header's path below it. The result has no files if the header is not there.
+    macro: the name of the version in the header: CUDA_VERSION in `#define CUDA_VERSION 12060`. That
+        is CUDA `12.6`. The version is None if the header does not define this name.
     """
     path = home / relative
     if not path.is_file():
@@ -164,6 +166,7 @@ def read_header(relative: str, macro: str, home: Path) -> Part:
     text = path.read_text(encoding="utf-8", errors="replace")
     definition = re.search(rf"^\s*#\s*define\s+{macro}\s+(\d+)", text, re.MULTILINE)
     number = int(definition[1]) if definition else 0
+    # 12060 is 1000 * 12 + 10 * 6.
     minor = f"{number // 1000}.{number % 1000 // 10}" if number else None
     return {"files": [str(path)], "minor": minor}
 

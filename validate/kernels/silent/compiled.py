@@ -100,9 +100,10 @@ def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
 
 
 def compile_index_add(torch: Any, device: str) -> Comparison:
-    """Compare a compiled index_add into an expanded tensor, whose rows share memory, with eager.
+    """Compile `index_add` into a tensor whose rows share memory, and compare it with eager torch.
 
-    The tensor is made by the program: Inductor never writes into a tensor of its caller.
+    `expand` makes such a tensor of one row. The program makes it itself, because Inductor never
+    writes into a tensor of its caller.
     """
 
     def add_rows(index: Any, rows: Any) -> Any:

@@ -28,10 +28,11 @@ def _make_liger_module(name: str, **options: Any) -> Any:
 
 
 def liger_fused_none(torch: Any, device: str) -> Comparison:
-    """Compute Liger's fused linear layer and cross entropy with a loss for each token.
+    """Compute Liger's fused linear layer and cross entropy, which returns a loss for each token.
 
-    Returned are the losses and gradients, together with plain torch's. The gradients are those of a
-    sum that weights each token otherwise: the fault is that the weights do not reach them.
+    The fault is that it ignores how much each loss counts later, and so gives wrong gradients.
+    Therefore the losses are summed with weights here. The losses and the gradients of the sum are
+    returned, together with plain torch's.
     """
     fused = _make_liger_module("LigerFusedLinearCrossEntropyLoss", reduction="none")
     x = torch.randn(40, 32, device=device, requires_grad=True)
