@@ -231,18 +231,20 @@ def run(
 def _environment_of_probes(probes: Sequence[str], user: UserEnvironment | None) -> dict[str, str]:
     """Return the environment variables of the processes that run these probes.
 
-    Without a `user`, they are those of this process. With one, whose files are only looked at, they
-    stay as they are here. In both cases one more variable holds the environment of the user who is
-    looked at: probes read it with `user_environment.recorded`. Raises LookupError if a probe reads
-    files, and the image has no Python with packages.
+    Probes observe what a user of the image gets. That is `user`, or else the user of this process.
+    One variable hands the user's environment to the probes, which read it with
+    `user_environment.recorded`. The other variables are this process's own. Raises LookupError if a
+    probe reads files, and the image has no Python with packages.
     """
     observed_user = user or user_environment.of_this_process()
-    # Probes that read files start no Python of the image, so files must say how it would start.
+    # A probe that reads files starts no Python of the image. It needs to know which Python the user
+    # would start, and with which search path: the image's files say so.
     if not observed_user.start and any(_reads_files(probe) for probe in probes):
-        observed_user = environments.with_start_from_files(observed_user)
-    # The variables of another user are only looked at: this process's own stay in force.
+        observed_user = environments.with_python_from_files(observed_user)
+    # Another user's variables must not act on the probes. Those of this process's user do, as they
+    # were when it started: Python's start may have changed os.environ.
     own_variables = os.environ if user else observed_user.environ
-    return {**own_variables, **user_environment.as_variable(observed_user)}
+    return {**own_variables, **user_environment.variable_for_probes(observed_user)}
 
 
 def _form_groups(probes: Sequence[str]) -> tuple[list[Group], list[str]]:

@@ -450,19 +450,19 @@ def describe_as_image(
 def _pin_known_packages(
     environment: SurveyedEnvironment, facts: Facts
 ) -> tuple[tuple[Pin, ...], dict[str, str]]:
-    """Return a pin (name and version) for each installed package that claims can import and run.
+    """Return pins for the installed packages that can be checked, and why others can't be.
 
-    The second value holds the packages among them that are left out, with the reason: their version
-    can't be compared, or facts.yaml lacks the row that their claims need.
+    Only the packages that this program knows are looked at (`_KNOWN_PACKAGES`), such as torch. The
+    second value is package -> reason: its version can't be compared, or it has CUDA code of its own
+    (`companions`), and facts.yaml lacks a row for this version.
     """
-    # Both by the name of the package.
-    pins: dict[str, Pin] = {}
-    left_out: dict[str, str] = {}
+    pins: dict[str, Pin] = {}  # Package -> its name and version.
+    left_out: dict[str, str] = {}  # Package -> the reason.
     for distribution in environment["distributions"]:
         name = str(distribution["name"])
-        # Without the local part, as in 2.7.1+cu126.
+        # 2.7.1 of 2.7.1+cu126.
         version = str(distribution["version"]).partition("+")[0]
-        # Of two distributions of a name, Python imports the first on its path.
+        # A package may be installed twice. Python imports the first of them on its path.
         if name not in _KNOWN_PACKAGES or name in pins:
             continue
         try:

@@ -142,7 +142,7 @@ class HostSettings:
             # A setting may have several, such as the hosts without proxy.
             for word in value.split():
                 # The default index of uv may have a name of its own before its address.
-                yield name, index_access.without_name(word)
+                yield name, index_access.strip_index_name(word)
 
     def local_addresses(self) -> Iterator[tuple[str, str]]:
         """Yield (name of the setting, address) for each address on this machine's loopback."""

@@ -114,19 +114,21 @@ def docker_archive(config: bytes, diff_ids: Sequence[str], name: str) -> dict[st
 
 
 def oci_layout(config: bytes | None, built: Manifest, name: str) -> dict[str, bytes]:
-    """Return the files (path -> content) of an archive for `docker load` that names an image.
+    """Return an archive (path -> content) that gives an image a new configuration and a name.
 
-    It gives layers that containerd's store has already this configuration and name, so no layer is
-    in it. It is an OCI image layout (OCI image specification, image-layout.md).
+    It is for `docker load`. It has no layers, as Docker has those of the image already. It is an
+    OCI image layout (OCI image specification, image-layout.md): index.json has the name and the
+    digest of a manifest, and the manifest has the digests of the configuration and of the layers.
 
     config: the new configuration; None: the image keeps its own, and so its manifest.
-    built: the manifest of the image as it was built, whose layers the new manifest names as well.
-    name: of the image, with its tag: `REPOSITORY:TAG`.
+    built: the manifest of the image as it was built. A new manifest has the same layers.
+    name: the image's name with its tag, `REPOSITORY:TAG`.
     """
     files = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
     manifest = built
     if config is not None:
-        # The new manifest is OCI's, so layers that Docker's own media types describe get OCI's.
+        # The build's manifest may be in Docker's format. The new one is OCI's, and so are the media
+        # types of its layers.
         layers = []
         for blob in built.layers:
             media_type = _OCI_LAYER_TYPES.get(blob.media_type, blob.media_type)
@@ -136,8 +138,8 @@ def oci_layout(config: bytes | None, built: Manifest, name: str) -> dict[str, by
         files[f"blobs/{oci_digest(config).replace(':', '/')}"] = config
     files[f"blobs/{manifest.digest.replace(':', '/')}"] = manifest.content
 
-    # The entry of the index. By the first annotation containerd names the image that it loads
-    # (images/annotations.go): `docker.io/library/NAME:TAG`.
+    # containerd gives the image that it loads the name in the first annotation
+    # (images/annotations.go), which is the full one: `docker.io/library/NAME:TAG`.
     repository, _, tag = name.rpartition(":")
     domain_and_path = docker_reference(repository)
     annotations = {

@@ -183,16 +183,18 @@ def find_login(index: PrivateIndex) -> Login | None:
 
 
 def find_default_index() -> DefaultIndex | None:
-    """Return the index that the environment names in place of PyPI; None: it names none.
+    """Return the index that a variable of the environment names in place of PyPI; None: none does.
 
-    Raises UserError as `require_readable_addresses` does.
+    The first variable that is set counts. Only UV_DEFAULT_INDEX may give the index a name before
+    its address: `corp=https://pypi.corp.example/simple`. Raises UserError if the address in any of
+    the variables can't be read.
     """
     require_readable_addresses(os.environ)
     for variable in _VARIABLES_OF_DEFAULT_INDEX:
         value = os.environ.get(variable)
         if value:
             name = name_of_default_index(os.environ) if variable == "UV_DEFAULT_INDEX" else ""
-            return DefaultIndex(variable, name, without_name(value))
+            return DefaultIndex(variable, name, strip_index_name(value))
     return None
 
 
@@ -250,7 +252,7 @@ def require_readable_addresses(variables: Mapping[str, str]) -> None:
     error has nothing of the address. An index that is a folder of this machine has no address.
     """
     for variable in _VARIABLES_OF_DEFAULT_INDEX:
-        fault = _fault_of_address(without_name(variables.get(variable, "")))
+        fault = _fault_of_address(strip_index_name(variables.get(variable, "")))
         if fault:
             then = (
                 "write it as https://HOST/PATH or https://USER:PASSWORD@HOST/PATH, with special "
@@ -287,29 +289,34 @@ def _fault_of_address(address: str) -> str:
 
 
 def redact(text: str, settings: Iterable[tuple[str, str]]) -> str:
-    """Return a text without passwords of settings, and without the users of any address.
+    """Return a text with `***` in place of the passwords of settings and the users of addresses.
 
-    `***` stands in place of a password, of the part before the `@` in an address, and of a whole
-    address that can't be read. `settings` are (name, value): a value may have an address, and that
-    of a name with `_PASSWORD` at the end is a password.
+    `settings` are (name, value) pairs. Three things in them are passwords:
+
+    - the value of a setting whose name ends with `_PASSWORD`,
+    - PASSWORD of an address `https://USER:PASSWORD@HOST` in a value,
+    - a whole address with an `@` that can't be read: its password may end anywhere.
+
+    Then what stands before the `@` is replaced in all addresses of the text.
     """
     passwords = []
     for name, value in settings:
         if name.endswith("_PASSWORD") and value:
             passwords.append(value)
-        # A setting may have several addresses; or one, in whose password a space was not coded.
+        # A value may have several addresses, with spaces between them. It may also be one address
+        # with a space in its password. So look at the whole value and at each of its words.
         for word in {value, *value.split()}:
-            address = without_name(word)
+            address = strip_index_name(word)
             password_of_address = re.search(r"://[^:@]*:(.+)@", address)
             if password_of_address:
                 passwords.append(password_of_address[1])
-            # Nobody knows where the password ends in an address that can't be read.
+            # The text may show the address with the name before it (`word`) or without.
             if "@" in address and _fault_of_address(address):
                 passwords += [word, address]
 
     # Longer ones first: a password may be a part of another.
     for password in sorted(passwords, key=len, reverse=True):
-        # Addresses have a password quoted (%40 for @), messages may have it plain.
+        # An address has a password quoted (%40 for @), and a message may have it plain.
         for spelling in (password, unquote(password), quote(unquote(password), safe="")):
             text = text.replace(spelling, "***")
     return _USERINFO.sub("***@", text)
@@ -320,7 +327,7 @@ def without_login(address: str) -> str:
     return _USERINFO.sub("***@", address)
 
 
-def without_name(index: str) -> str:
+def strip_index_name(index: str) -> str:
     """Return the address of an index, which uv also takes as `NAME=ADDRESS`."""
     return re.sub(r"^[\w.-]+=", "", index)
 

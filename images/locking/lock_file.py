@@ -104,31 +104,33 @@ class State(NamedTuple):
 
 
 def state(image: Image, folder: Path) -> State:
-    """Return whether the folder of locks has an image's lock, and whether it is still the image's.
+    """Return whether a folder has the lock of an image, and whether the lock is up to date.
 
-    A lock is stale if it was made from other inputs (pins, Python, indexes) than the image has now,
-    if it was edited, or if it can't be read. Then the state has the reasons, in words.
+    A lock lists the packages of an image with their hashes. It is MISSING, PRESENT or STALE. Stale
+    locks have reasons, in words: the lock was made from other inputs (pins, Python, indexes) than
+    the image has now, it was edited by hand, or it can't be read.
     """
     place = folder / image.lock_name
     try:
         lock = load(place)
     except UserError as error:
-        # If this file exists, there is a lock, which is damaged. Otherwise there is none.
+        # Every lock has this file. If it exists, the lock is damaged; otherwise there is none.
         if not (place / RECORD).is_file():
             return State(Status.MISSING)
         problems = [f"{problem.where}: {problem.cause}" for problem in error.problems]
         return State(Status.STALE, tuple(problems))
 
     expected = lock_inputs(image)
-    # The inputs of a lock also list packages to build from source. A lock that has none of these
-    # packages does not depend on the list.
+    # The image's inputs also list packages to build from source. The list does not matter for a
+    # lock that was made without it and has none of these packages.
     if not lock.inputs.from_source and not lock.has_any_of(image.from_source):
         expected = expected.without_sources()
     differences = list(inputs.differences(lock.inputs, expected))
     for package in lock.packages():
-        # Since the lock was made, the matrix has named a private index for this package.
+        # Such a package is on a private index only: matrix.yaml says so since the lock was made.
         if package.name in expected.reserved:
             differences.append(f"{package.name} is from the default index")
+    # Edited files matter less: a lock with other inputs is made anew anyway.
     if not differences:
         differences = [f"{name} is not what {RECORD} records" for name in lock.edited]
     status = Status.STALE if differences else Status.PRESENT

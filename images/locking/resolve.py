@@ -213,15 +213,16 @@ def _unpinned(package: str, where: str) -> Problem:
 def _resolve_private_packages(
     inputs: LockInputs, chosen: Mapping[str, str], run: Runner, where: str
 ) -> dict[str, Package]:
-    """Return the packages that are taken from private indexes only, by name, with their hashes.
+    """Return the packages that only private indexes have (name -> package with its hashes).
 
-    They are resolved by themselves, so that nothing leads uv to another index. `chosen` has the
-    version of every package of the image. `run` calls uv, and errors begin with `where`.
+    A private index is a company's own. uv resolves these packages apart from all others and without
+    what they require, so that it asks their own index only. `chosen` has the version of every
+    package of the image. `run` calls uv. Raises UserError, which begins with `where`, if uv fails.
     """
     if not inputs.private:
         return {}
     exact = [f"{name}=={chosen[name]}" for name in inputs.private]
-    # An override replaces a requirement. uv would take it from the default index.
+    # No overrides: uv would look on the default index for a package that an override names.
     target = replace(inputs, overrides=())
     packages = _resolve_without_dependencies(exact, target, (inputs.platform,), run, where)
     return {package.name: package for package in packages}

@@ -94,7 +94,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         if name not in passed:
             continue
-        if urlsplit(index_access.without_name(passed[name])).scheme not in ("http", "https"):
+        if urlsplit(index_access.strip_index_name(passed[name])).scheme not in ("http", "https"):
             cause = (
                 "this variable names a folder of this machine, and a lock may only name files that "
                 "everybody can fetch"
@@ -403,19 +403,28 @@ def _change_before_locking(reason: str, target: Target) -> str:
 
 
 def _explain_failure(errors: str, target: Target, where: str) -> UserError:
-    """Return the error for what uv printed, with a cause and a next step.
+    """Return the error for what uv printed (`errors`), with a cause and a next step.
 
-    Warnings and hints of uv are left out.
+    The first kind of failure that fits counts: a package without wheels, an index that refuses the
+    login, versions that contradict each other (NoSolution), a file that can't be fetched, others.
     """
-    # Cut out the error between uv's warnings and its hints, and join it with its causes.
+    # uv prints its warnings, then for example this:
+    #
+    #     error: No solution found when resolving dependencies
+    #       cause: Because pyyaml==3.10 has no usable wheels and you require pyyaml==3.10, we can
+    #       conclude that your requirements are unsatisfiable.
+    #
+    #     hint: Wheels are required for `pyyaml` because ...
+    #
+    # `text` is the error with its causes, in one line: `No solution found ...: Because ...`.
     message = errors.partition("error: ")[2].partition("\nhint:")[0] or errors
     text = " ".join(re.sub(r"\n\s+cause:", ":", message).split())
 
     source_only = re.search(r"(\S+) has no usable wheels", text)
     if source_only:
         return _explain_source_only(source_only[1], target, where)
-    # If an index refuses the login, uv goes on as if it did not have the package. Only its hints,
-    # which are not in `text`, say so.
+    # If an index refuses the login, uv says in the error that the package is not there. Only a
+    # hint, which is not in `text`, tells the truth: `(https://HOST/simple/) ... (401 Unauthorized`.
     refusal = re.search(r"\((https?://[^\s)]+)\)[^\n]*\b(401|403)\b", errors)
     if refusal and "not found in the package registry" in text:
         return _explain_refusal(refusal[1], int(refusal[2]), target, where)
@@ -425,6 +434,8 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
         then = f"{_change_before_locking(reason, target)}, then `{command('lock', where)}`"
         return NoSolution(Problem(where=where, cause=cause, then=then))
 
+    # `Failed to fetch: https://HOST/simple/torch/: Connection refused (os error 111)`. The last of
+    # the causes is the reason.
     unfetched = re.search(r"Failed to fetch: `?(https?://[^\s`]+?)`?(?:: |$)", text)
     if unfetched:
         reason = text.rpartition(": ")[2]

@@ -653,12 +653,14 @@ def choose(images: Sequence[ImageSummary], machine: Machine, options: Options) -
 def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Options) -> str:
     """Return what a person can do if none of these images fits a machine, as a sentence.
 
-    For example `update the driver to 525.60.13 or newer, for cu126-torch25`. Up to three changes
-    are tried: a lock for each image, another driver, and no options. The fewest with which an image
-    fits are named, and of equally many the lock first: it changes nothing on the machine.
+    For example `update the driver to 525.60.13 or newer, for cu126-torch25`. Three changes are
+    tried, alone and together: that every image has a lock (its packages with their hashes), that
+    the machine has another driver, and that the person gives no options. The result names the
+    fewest changes with which an image fits.
     """
     if _conflict_of_drivers(machine):
         return "choose for each kind of GPU by itself, in a machine of its own"
+    # The machine's driver is too old or too new for its GPUs.
     if list(wrong_for_gpu(machine)):
         return f"install {_usable_branches(machine)}, and choose again with its number as --driver"
 
@@ -666,7 +668,8 @@ def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Op
         """Return the driver that an image needs, to compare it with that of another."""
         return version_of(_oldest_driver(fits.image, fits.fit, machine))
 
-    # Each change alone, then each pair, then all three.
+    # Each change alone, then each pair, then all three. The lock is first, as it changes nothing on
+    # the machine.
     possible_changes = ("lock", "driver", "options")
     for count in range(1, len(possible_changes) + 1):
         for changes in itertools.combinations(possible_changes, count):
@@ -674,7 +677,7 @@ def find_next_step(images: Sequence[ImageSummary], machine: Machine, options: Op
             if not fitting:
                 continue
             best = fitting[0]
-            # An update is the smaller, the older the driver that is enough.
+            # Name the image that is content with the oldest driver.
             if "driver" in changes:
                 best = min(fitting, key=needed_driver)
             return "; ".join(_steps_to(best, changes, machine))

@@ -75,25 +75,24 @@ class ReleasePolicy:
     def judge_run(self, labels: Mapping[str, str], run: Evidence) -> Verdict:
         """Judge a validation run of an image by the claims that the matrix makes today.
 
-        A claim is one check that the image must pass. `labels` are the image's, `run` is what was
-        measured. The verdict has also the claims that failed by the expectations of the run's own
-        day and do not fail today (`with_earlier_failures`), so that none is forgotten. Raises
-        UserError where the matrix makes no image with these labels, or one of another name than was
-        measured, and where today's claims can't be written (`claims_of`).
+        A claim is one check that the image must pass. `labels` are the image's, and `run` is what
+        the validation run measured. A claim that failed by the matrix of the run's own day is a
+        failure in the verdict, whatever the matrix says today. Raises UserError if the matrix makes
+        no image with these labels, if it gives that image another name than the run has, or if
+        today's claims can't be written.
         """
-        # The matrix makes no image with these labels (None), or it makes one of another name.
         claims = self.claims_of(labels, run)
-        if claims is None or claims.image != run.image:
-            if claims is None:
-                cause = "this image was built from another matrix.yaml than the one here"
-            else:
-                cause = (
-                    f"by its labels, this image is {claims.image}: it was tagged with a wrong "
-                    "name, or built from another matrix.yaml than the one here"
-                )
-            then = (
-                f"build the image anew from this matrix.yaml (`{command('build', run.image)}`), or "
-                "give the command with the matrix.yaml that it was built from (--matrix FILE)"
+        then = (
+            f"build the image anew from this matrix.yaml (`{command('build', run.image)}`), or "
+            "give the command with the matrix.yaml that it was built from (--matrix FILE)"
+        )
+        if claims is None:
+            cause = "this image was built from another matrix.yaml than the one here"
+            raise failed(run.image, cause, then)
+        if claims.image != run.image:
+            cause = (
+                f"by its labels, this image is {claims.image}: it was tagged with a wrong "
+                "name, or built from another matrix.yaml than the one here"
             )
             raise failed(run.image, cause, then)
         return with_earlier_failures(run, judge_by_claims(run, claims))

@@ -183,13 +183,13 @@ def plan_containers(
 
 
 def node_environments(inventory: Inventory | None) -> list[dict[str, str]]:
-    """Return the environment variables of each node: its number and its part of the GPUs.
+    """Return the environment variables of each node of a simulated cluster, first node first.
 
-    Every node's container has all of the machine's GPUs (`inventory`), and its processes see half
-    of them. The containers share a network that has only the loopback interface, which NCCL and
-    gloo do not choose by themselves. With another NCCL_HOSTID, NCCL takes a node for another host
-    (docs/validation.md).
+    A node is one of NODES (two) containers on this machine. Together they look like two hosts to
+    torch. Each container has all GPUs of the machine, which are in `inventory`, but its processes
+    see only their own half. No GPU is seen if the inventory is None or has too few.
     """
+    # One rank (process) runs on each GPU; 0 without an inventory.
     gpus_of_node = ranks_of_node(inventory)
     # Linux gives the loopback interface all addresses that begin with 127.
     addresses = [f"127.0.0.{node + 1}" for node in range(NODES)]
@@ -202,7 +202,11 @@ def node_environments(inventory: Inventory | None) -> list[dict[str, str]]:
                 ADDRESSES_VARIABLE: ",".join(addresses),
                 "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
                 "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpu_numbers)),
+                # NCCL takes nodes with different IDs for different hosts, and so uses the network
+                # between them, which is to be tested, and not the memory that they share.
                 "NCCL_HOSTID": f"node-{node}",
+                # The network has only the loopback interface. NCCL and gloo do not choose it by
+                # themselves, and NCCL shall not leave it for the host's InfiniBand.
                 "NCCL_SOCKET_IFNAME": "lo",
                 "NCCL_IB_DISABLE": "1",
                 "GLOO_SOCKET_IFNAME": "lo",

@@ -90,7 +90,7 @@ def make_site(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         usual = {"PATH": "/nonexistent", "HOME": str(home), "PYTHONPATH": str(packages)}
         user = UserEnvironment(environ={**usual, **environ}, directory=str(home), python="")
         monkeypatch.setattr(
-            user_environment, "recorded", lambda: environments.with_start_from_files(user)
+            user_environment, "recorded", lambda: environments.with_python_from_files(user)
         )
 
     start()

@@ -152,16 +152,19 @@ def _count_by_gnu_hash(table: DynamicTable) -> int:
 
 
 def _defined_versions(table: DynamicTable, strings: bytes) -> Iterator[str]:
-    """Yield the versions of symbols, such as `GLIBC_2.36`, that a file defines (Elf64_Verdef).
+    """Yield the versions of symbols that a file defines, such as `GLIBC_2.36`.
 
-    `table` is the file's dynamic section, and `strings` its table of names. Raises ElfError if the
-    table of versions is damaged.
+    `table` is the file's dynamic section, and `strings` its table of names. Linkers write the name
+    of the file itself (`libc.so.6`) as the first version. Raises ElfError if the table of versions
+    is damaged.
     """
-    # `offset` is where an entry begins in the table. The offsets in the entry count from there.
+    # An entry (Elf64_Verdef) points to rows (Elf64_Verdaux): the first has the version's name, and
+    # further ones those of older versions that it includes. `offset` is where the entry begins, and
+    # the offsets that it has count from there.
     offset = 0
     for _ in range(_count_versions(table, _VERDEF, _VERDEFNUM)):
         entry = table.bytes_at(_VERDEF, _VERDEF_ENTRY.size, skip=offset)
-        _, _, _, _, _, name_row, next_entry = _VERDEF_ENTRY.unpack(entry)
+        *_, name_row, next_entry = _VERDEF_ENTRY.unpack(entry)
         name = table.bytes_at(_VERDEF, _VERDEF_NAME.size, skip=offset + name_row)
         (name_offset,) = _VERDEF_NAME.unpack(name)
         yield _version_text(strings, name_offset)

@@ -65,7 +65,7 @@ def of_this_process() -> UserEnvironment:
     )
 
 
-def as_variable(user: UserEnvironment) -> dict[str, str]:
+def variable_for_probes(user: UserEnvironment) -> dict[str, str]:
     """Return the variable with which the suite hands a user's environment to its probes."""
     return {_RECORDED_IN: json.dumps(asdict(user))}
 

@@ -366,7 +366,7 @@ def package_folders(top: str = "/") -> Iterator[str]:
         subfolders[:] = to_enter
 
 
-def with_start_from_files(user: UserEnvironment) -> UserEnvironment:
+def with_python_from_files(user: UserEnvironment) -> UserEnvironment:
     """Find the Python that a user would start, and return the user's environment with it.
 
     It is the one in the folder of `user.python`, if that is set, or else the first on PATH that has

@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     has packages.
     """
     # `user.start` says how the user's Python would start. Its `path` is sys.path.
-    user = environments.with_start_from_files(user_environment.read(Path(arguments[0])))
+    user = environments.with_python_from_files(user_environment.read(Path(arguments[0])))
     packages = {
         "python": python_packages(user.start["path"], bundled="--versions" not in arguments),
         "toolkit": toolkit_packages(),

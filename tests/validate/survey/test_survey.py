@@ -134,7 +134,7 @@ def test_the_users_python_is_the_first_on_path_that_has_packages(
     (tmp_path / "front/python3").write_text("#!/bin/sh\n")
     path = f"{tmp_path}/front:{tmp_path}/b/bin:{tmp_path}/a/bin"
 
-    user = environments.with_start_from_files(
+    user = environments.with_python_from_files(
         UserEnvironment(environ={"PATH": path}, directory="/", python="")
     )
 
@@ -148,7 +148,7 @@ def test_an_image_without_a_python_that_has_packages_is_refused(
     monkeypatch.setattr(environments, "package_folders", list)
 
     with pytest.raises(LookupError, match="no Python with packages is there"):
-        environments.with_start_from_files(
+        environments.with_python_from_files(
             UserEnvironment(environ={"PATH": "/usr/bin"}, directory="/", python="")
         )
 

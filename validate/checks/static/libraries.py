@@ -481,25 +481,28 @@ def describe_unreadable(expect: LibrariesExpect, unreadable: Sequence[Unreadable
 def find_link_faults(expect: LibrariesExpect, linked: Sequence[LinkedLibrary]) -> Iterator[str]:
     """Yield sentences about libraries and programs that do not find the libraries they need.
 
-    A needed library is missing, or is of another CUDA major than torch's. Some files are excused
-    (is_excused). There is one sentence for each package that a user added to the image, and one for
-    each other library or program. Those that use CUDA come first.
+    `linked` are the image's libraries and programs. A library that one of them needs is missing, or
+    is of another CUDA major than torch's: these are its `troubles`. There is one sentence for each
+    package that a user added to the image, and then one for each other library or program.
     """
     judged = [judge_library(expect, library) for library in linked]
     of_added = []
     of_image = []
     for library in judged:
+        # Some are excused: for example, the same library for torch's CUDA is among the judged ones.
         if not library.troubles or is_excused(expect, library, judged):
             continue
         if is_added(expect, library.owners):
             of_added.append(library)
         else:
             of_image.append(library)
+    # Those that use CUDA come first.
     of_image.sort(key=lambda library: (not library.needs_cuda, library.path))
 
     yield from describe_added(expect, of_added)
     for library in of_image:
         needs = f"{library.path} of {listed(library.owners) or 'no Python package'} needs"
+        # Missing ones say more: those of another CUDA major are then left out of the sentence.
         if library.missing:
             names = listed(sort_telling_first(expect, library.missing))
             yield f"{needs} {names}, which the loader does not find"

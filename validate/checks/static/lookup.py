@@ -193,11 +193,12 @@ def list_programs(folders: Sequence[str]) -> Iterator[str]:
 
 
 def is_same_program(first: str, later: str, start: Start) -> bool:
-    """Return whether two files on the PATH are one program, so that neither hides the other.
+    """Return whether two files on the PATH are one program: `first`, and `later` on the PATH.
 
-    They are if both are links to one file, as in /bin, which is a link to /usr/bin. The Python of a
-    virtual environment is an exception: it is a link to another Python, but has packages of its
-    own. It counts as the same only if `start`, the user's Python, finds these packages, too.
+    They are if both lead to one file: /bin/sh and /usr/bin/sh, where /bin is a link. The exception
+    is a `later` that is the Python of a virtual environment. That Python is a link to another one,
+    but has packages of its own. It is the same program only if these packages are on the search
+    path of `start`, the Python that the user starts, as well.
     """
     if os.path.realpath(first) != os.path.realpath(later):
         return False
@@ -419,11 +420,17 @@ def describe_pair(path: str, hides: str, owners: Owners) -> Hidden:
 
 
 def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
-    """Fail if users of the image get a program, Python module or library in place of the right one.
+    """Fail if users of the image get another program, Python module or library than they should.
 
-    In an image that we build, every hidden file is a fault, and so is every plugin that no package
-    brought. An image with parts of a user's may hide some files (hides_ours, may_hide_module), and
-    bring plugins: these are only named in the reason.
+    A file hides another one of its name if it is found first: on PATH, PYTHONPATH or the loader's
+    search path. `evidence` lists the files that do. What is a fault depends on who made the image:
+
+    - In an image of this project, every program and module that hides another one is a fault, and
+      so is every plugin that no package brought.
+    - In an image with parts of a user's, a program may hide one that is not in our folders, a
+      module may hide that of a package which the user added, and plugins may be there. These are
+      named in the reason of a Finding that passes.
+    - A library that hides another one is always a fault, and so is a wrong folder on the PATH.
     """
     is_ours = expect["image_kind"] == ImageKind.OURS
     faults = list(find_path_faults(expect, evidence["path"]))
@@ -449,6 +456,7 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
         else:
             allowed.append(sentence)
 
+    # The reason if there are no faults.
     good = "nothing of ours is hidden on PATH, PYTHONPATH and the loader's path"
     if allowed:
         good += f"; reported: {listed(allowed)}"
