@@ -229,7 +229,11 @@ def _run(program: typer.Typer) -> object:
 
 
 def _help_on_usage() -> str:
-    """Return what to do about arguments that click refuses, such as an unknown option or verb."""
+    """Return what to do about arguments that click refuses, such as an unknown option or verb.
+
+    A verb is the first argument, such as `build`. The text is a command that prints help. After an
+    unknown verb, `did you mean ...` with the most similar verb comes before it.
+    """
     if sys.argv[1] in VERBS:
         help_command = command(sys.argv[1], "--help")
     else:
@@ -237,7 +241,7 @@ def _help_on_usage() -> str:
             checkout="python -m images --help", installed="truetag --help"
         )
     then = f"`{help_command}`"
-    # A verb with a typing error.
+    # `biuld NAME` -> `build NAME`.
     similar_verbs = get_close_matches(sys.argv[1], VERBS, n=1)
     if sys.argv[1] not in VERBS and similar_verbs:
         arguments_after = [shlex.quote(argument) for argument in sys.argv[2:]]
@@ -254,9 +258,14 @@ def _exit_interrupted() -> NoReturn:
 
 
 def _print_problem(problem: Problem) -> None:
-    """Print a problem, and what to do next, to stderr, wrapped at the terminal's width."""
+    """Print a problem, and what to do next, to stderr, wrapped at the terminal's width.
+
+    It looks like `error matrix.yaml:12: there is no layer 'x'`, and then `next: ...` in a new line.
+    If the next step has a command of `docker`, a line says how docker reaches the user's private
+    engine, if that is the only one here.
+    """
     where = f"{_cut(problem.where)}: " if problem.where else ""
-    # Wrapped before it is coloured: the codes of colours count as no characters.
+    # Wrap first and colour then, so that the codes of colours do not count as characters.
     text = Text(_wrapped(f"error {where}{problem.cause}"))
     text.stylize("red", 0, len("error"))
     text.stylize("bold", len("error "), len("error ") + len(where.removesuffix(": ")))

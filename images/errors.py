@@ -65,14 +65,14 @@ def failed(where: str, cause: str, then: str = "") -> UserError:
 
 
 def problem_of(error: OSError, where: str = "") -> Problem:
-    """Return an error of the operating system as a problem.
+    """Return an error of the operating system as a problem, with what to do next.
 
-    `where`: what it is about, if the error names no file. A full disk is reported with the free
-    space of the folders that may be meant.
+    The problem's place is the file that the error names, or else `where`. If a disk is full and the
+    error names no file, the cause lists the free space of the folders that may be meant.
     """
     cause = error.strerror or str(error) or type(error).__name__
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    # The error of a write does not say where it was.
+    # An error of `write` names no file; one of `open` does.
     if is_full and not error.filename:
         cause += f" (free: {', '.join(free_space())})"
     unknown = "check permissions, free space and file type there, or name another place"

@@ -495,16 +495,17 @@ def _archs_with_boards(
 
 
 def torch_archs(environment: SurveyedEnvironment, code: Sequence[LibraryCode]) -> tuple[Arch, ...]:
-    """Return the architectures that torch was made for, ascending; none if its code is not known.
+    """Return the GPU architectures that torch was made for, ascending; none if they are not known.
 
-    torch also has a few kernels for architectures that it was not made for. So what counts are the
-    bytes of machine code for an architecture in torch's largest CUDA library (_LARGEST_RATIO).
+    `code` has the bytes of machine code for each architecture in each library. torch also has a few
+    kernels for architectures that it was not made for. So an architecture counts only if torch's
+    largest CUDA library has much code for it: at least 1/_LARGEST_RATIO of the most.
     """
-    # `file`: torch/version.py.
+    # `file` is .../torch/version.py.
     torch_folder = str(environment["torch"].get("file", "")).rpartition("/")[0]
     if not torch_folder:
         return ()
-    # Target -> bytes, of the library with the most.
+    # Target (`sm_90`) -> bytes, of the library with the most.
     largest: Mapping[str, int] = {}
     for library in code:
         is_torchs = library.path.startswith(f"{torch_folder}/lib/libtorch_cuda")

@@ -220,24 +220,27 @@ def _complaint_about(requirement: Requirement, installed_versions: Mapping[str, 
 
 
 def find_duplicates(evidence: Evidence) -> Faults:
-    """Yield each distribution that is installed in several folders.
+    """Yield a sentence for each package that is installed in several folders.
 
-    Python imports the copy in the first folder, and pip may change another one. `evidence`:
-    `distributions` are in the order of sys.path, `venv` is the folder of a virtual environment.
+    Python imports the copy in the first folder, and pip may change another one. In `evidence`,
+    `distributions` has each copy, in the order of sys.path, and `venv` is the folder of the virtual
+    environment. Copies that are there on purpose are no fault: in a virtual environment, over those
+    of the Python that it was made with; in front of Debian's; and of an editable install.
     """
+    # Name of a package -> its copies.
     copies: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
-    # That of a virtual environment; empty: it is none. Old runs do not say it.
+    # Empty: the Python is not in a virtual environment. Old runs do not say it.
     prefix = evidence.get("venv", "")
     for distribution in evidence["distributions"]:
-        # A virtual environment may see the packages of the Python that it was made with. Its own
-        # copies come first: this is intended.
+        # A virtual environment may see the packages of the Python that it was made with (its base).
+        # Its own copies come first.
         is_of_base = prefix and not distribution["location"].startswith(f"{prefix}/")
         if is_of_base and is_folder_of_packages(distribution["location"]):
             continue
         copies[distribution["name"]].append(distribution)
     for name, distributions in sorted(copies.items()):
         # pip installs a newer release of Debian's package into a folder that comes first on the
-        # path, and leaves Debian's, the second, alone. This is intended.
+        # path, and leaves Debian's, the second, alone.
         is_over_debians = len(distributions) == 2 and distributions[1]["location"] == _DEBIANS
         if len(distributions) > 1 and not is_over_debians and not _is_editable(distributions):
             places = [f"{copy['version']} in {copy['location']}" for copy in distributions]

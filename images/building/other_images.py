@@ -294,13 +294,15 @@ def choose_passes(
 
 
 def find_too_long(failed: Sequence[Claim], evidence: Evidence) -> dict[str, str]:
-    """Return the failed claims that MOST_SECONDS do not suffice for: key -> reason. Pure.
+    """Return the failed claims that are not measured again in other images: key -> reason. Pure.
 
-    Probes count with the time that they took in the failed image, the shortest first.
+    All probes (the programs that measure claims) get MOST_SECONDS together, and the shortest come
+    first. A probe is expected to take the time that it took in the failed image (`evidence`).
     """
     probes = {claim.probe for claim in failed}
     records = [record for record in evidence.records if record.probe in probes]
     total = 0.0
+    # Probe -> the reason.
     too_long = {}
     for record in sorted(records, key=lambda record: record.seconds):
         total += record.seconds

@@ -126,10 +126,11 @@ def _read_from_engine(
 
 
 def _find_newest(name: str, label: str, runs: Sequence[RunLine], sources: Sources) -> ImageRecord:
-    """Return an image's newest recorded run, or the run in out/NAME if that is newer.
+    """Return the newest validation run of the image `name`.
 
-    `runs`: those of results/runs.jsonl, the newest first. Raises UserError if there is none, or if
-    what lies in out/NAME is damaged.
+    It is the newest of `runs`, or the one in the folder out/NAME if that is newer. `runs` are the
+    image's lines of results/runs.jsonl, the newest first. `label` is that of the result: A or B.
+    Raises UserError if there is no run at all, or if the one in out/NAME is damaged.
     """
     candidates = [_record_of_line(line, label) for line in runs[:1]]
     folder = sources.workspace.out / name

@@ -167,9 +167,10 @@ def _deleted_lock_error(file: Path, problem: Problem) -> UserError:
 
 
 def _describe_debian_lock(base: Base, old: debian.DebianLock | None, new: debian.DebianLock) -> str:
-    """Return a sentence about a new lock of Debian packages: which of them have other versions.
+    """Return a sentence on which Debian packages have other versions in a new lock than before.
 
-    `old` is the lock before it; None: there was none, or none that could be read.
+    `Debian packages of bookworm (amd64) that moved, 1 of 40: curl`, for example. `old`
+    is the lock before it; None: there was none, or none that could be read.
     """
     packages = f"Debian packages of {base.suite} ({base.platform.architecture})"
     if old is None:

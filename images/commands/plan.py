@@ -207,9 +207,10 @@ def _notes_of_image(planned: Planned, locks: Mapping[str, LockStatus]) -> list[s
 
 
 def _shared_notes(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterator[str]:
-    """Yield the notes on several images, each once, with the names of the images.
+    """Yield the lines about several images, each with the names of the images that it is about.
 
-    Of warnings, only the topics are named: those of the whole matrix have 300 lines.
+    First come the reasons why images can't be built here, and what they need (obstacles). Then come
+    the topics of the images' warnings, not the warnings: those of the whole matrix have 300 lines.
     """
     names_by_obstacle: dict[str, list[str]] = {}
     names_by_topic: dict[str, list[str]] = {topic: [] for topic in Topic}
@@ -223,6 +224,7 @@ def _shared_notes(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -
         for obstacle in _obstacles(image, blocked):
             names_by_obstacle.setdefault(obstacle, []).append(image.name)
 
+        # An image may have several warnings on one topic.
         for about in {finding.topic for finding in image.findings if finding.topic}:
             names_by_topic[about].append(image.name)
         if image.kept_reason:

@@ -145,17 +145,17 @@ def _describe_unused_locks(
 
 
 def _write_context(image: Image, options: BuildOptions, pinned: Mapping[str, str]) -> None:
-    """Write the build context of an image, and the record of its inputs, to OUT/NAME.
+    """Write the build context of an image (the files for `docker build`) to OUT/NAME/context.
 
-    OUT is `options.out`. `pinned` has the digests of base images that the checkout pins, by their
-    reference. Optional packages that the image will lack are reported on stderr. Raises UserError
-    where a wheel or the lock is missing.
+    The record of what the image is built from lies beside it. OUT is `options.out`. `pinned` has
+    reference -> digest of the base images. Optional packages that the image will lack are reported
+    on stderr. Raises UserError if the lock is missing, or a wheel that is required.
     """
     workspace = options.sources.workspace
     base_context = contexts.base_context(image.base, options.base, pinned)
     lock = lock_file.read(image, workspace.locks)
     prepared = contexts.prepare(image, lock, base_context, options)
-    # The wheels that no lock has, and those that could not be had.
+    # The wheels that are not in the lock: compiled ones, for example. Some may be missing.
     wheels = prepared.wheels
     for package, reason in wheels.missing.items():
         common.say(f"{image.name} lacks {reason}: {wheels.details[package]}")

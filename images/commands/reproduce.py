@@ -244,7 +244,10 @@ def result_of_run(line: records.RunLine) -> BuildResult:
 
 
 def show(first: BuildResult, second: BuildResult, differences: Sequence[Difference]) -> None:
-    """Print a table with a row for each layer of two builds."""
+    """Print a table of two builds: each layer, its digests, and whether they are equal.
+
+    `differences` are the layers that differ, with sentences about their files.
+    """
     difference_by_layer = {row.layer: row for row in differences}
     first_ids = {row.layer: row.diff_id for row in first.layers}
     table = Table("layer", first.on, second.on, "", title=f"{second.image}, layer by layer")
@@ -255,7 +258,7 @@ def show(first: BuildResult, second: BuildResult, differences: Sequence[Differen
             comparison = f"[red]differs[/]: {'; '.join(difference.files)}"
         first_id = first_ids.get(row.layer, "")
         table.add_row(row.layer, first_id[_DIGEST_SHOWN], row.diff_id[_DIGEST_SHOWN], comparison)
-    # Those that are left are layers that only the first build has.
+    # What was not popped above are layers that the second build lacks.
     for missing in difference_by_layer.values():
         table.add_row(missing.layer, missing.first[_DIGEST_SHOWN], "", "[red]missing[/]")
     Console(width=150, highlight=False).print(table)

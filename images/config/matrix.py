@@ -210,12 +210,13 @@ def _check_indexes(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _keys_elsewhere(matrix: Matrix) -> dict[str, str]:
-    """Return the packages that can't be taken from a private index, each with a key of the matrix.
+    """Return the packages that no private index may be named for: package -> key in the matrix.
 
     That key says already where the package comes from: `toolkits` and `overrides` from the default
-    index, `sources` from a compiler, `optional` from a file, and so on. If a package has several
-    keys, one of them is returned.
+    index, `sources` from a compiler, `optional` from a file, and so on. If a package stands under
+    several keys, the last one of these here is returned.
     """
+    # Name of a package as it is written -> key.
     keys = {}
     for toolkit in matrix.toolkits.values():
         for requirement in (*toolkit.parts, *toolkit.devel):
@@ -260,7 +261,11 @@ def _check_layered_names(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_layers_pinned(matrix: Matrix) -> Iterator[Fault]:
-    """Yield a fault for each package of a layer that nothing gives a version: no image gets it."""
+    """Yield a fault for each package of a layer that nothing pins (gives a version).
+
+    No image would get such a package. Pins stand under `common`, in the stacks (the pins for one
+    torch minor), and in the profiles.
+    """
     pinned = set(matrix.common)
     for pins in matrix.stacks.values():
         pinned.update(pins)
@@ -317,7 +322,10 @@ def _check_without(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_aliases(matrix: Matrix) -> Iterator[Fault]:
-    """Yield a fault for each alias that is the name of an image, or that names none."""
+    """Yield a fault for each alias that is itself the name of an image, or that leads to none.
+
+    An alias is a short name for an image: `latest: cu130-torch29`.
+    """
     image_names = _image_names(matrix)
     for alias, name in matrix.aliases.items():
         if alias in image_names:
@@ -325,7 +333,7 @@ def _check_aliases(matrix: Matrix) -> Iterator[Fault]:
             yield Fault(("aliases", alias), cause, "rename the alias")
         if name not in image_names:
             cause = f"the alias {alias!r} names {name}, which is not in `images`"
-            # With this low cutoff, some names are always found.
+            # The cutoff is low, so that there are always some names to offer.
             close = get_close_matches(name, image_names, cutoff=0.1)
             yield Fault(("aliases", alias), cause, f"name one of {', '.join(close)}")
 
@@ -347,12 +355,13 @@ def _check_tracked(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_conditions(matrix: Matrix, facts: Facts) -> Iterator[Fault]:
-    """Yield a fault for each condition on an architecture, platform or profile that is not known.
+    """Yield a fault for each condition, such as `arch=9.1`, whose value does not exist.
 
-    Conditions stand under `exclude` and `nightly.track`. With a typo in its value, an exclusion
-    would silently exclude nothing.
+    Conditions are the texts under `exclude` and `nightly.track` that select images. With a typo in
+    its value, an exclusion would silently exclude nothing. Conditions with other keys than arch,
+    platform and profile are not checked here.
     """
-    # The architectures that a toolkit compiles for.
+    # The architectures that some CUDA toolkit compiles for.
     archs: set[Arch] = set()
     for row in facts.cuda.values():
         archs.update(Arch.parse(capability) for capability in row.nvcc_archs)

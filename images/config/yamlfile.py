@@ -81,11 +81,12 @@ def parse(name: str, text: str) -> YamlFile:
 def _read_node(
     node: yaml.Node, path: Path, name: str, lines: dict[Path, int], duplicates: list[Problem]
 ) -> Any:
-    """Return the plain data of a node (lists, dicts and texts), and note lines and duplicates.
+    """Return a node of a YAML file as plain data: lists, dicts and texts.
 
-    `path` has the keys and indexes that lead to the node in the file `name`. The line of the node
-    and of every node below it is added to `lines`, and a problem for every duplicate key to
-    `duplicates`: the first of two equal keys counts.
+    `path` has the keys and indexes that lead to the node in the file `name`: ("images", 0). Two
+    arguments are filled: `lines` gets the line of the node and of every node below it (path -> line
+    from 1 on), and `duplicates` a problem for each key that a mapping has twice. Of two equal keys,
+    the first counts.
     """
     # A value in a mapping has the line of its key, which was noted before.
     lines.setdefault(path, node.start_mark.line + 1)

@@ -346,9 +346,11 @@ def _read_custom(
 
 
 def _run_in_base(engine: Engine, reference: str, words: Sequence[str], *, user: str) -> str:
-    """Return what a command prints in a container of a base, without network.
+    """Run a command in a container of a base image, and return what it prints.
 
-    `words` are the command, and `user` is the user who runs it. Raises UserError if it fails.
+    `reference` names the base, `words` are the command, and `user` is the user who runs it. The
+    container has no network. Raises UserError, with the last 300 characters of the output, if the
+    command fails.
     """
     spec = ContainerSpec(reference, words, name=f"{reference} (reading it)", user=user)
     with engine.container(spec) as container:

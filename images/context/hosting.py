@@ -93,10 +93,11 @@ class HostSettings:
         return "host"
 
     def files(self) -> dict[str, bytes]:
-        """Return the settings as files of a build context: path -> content.
+        """Return this machine's settings (proxies, mirrors) for build steps: path -> content.
 
-        There always is a `host/env`, which exports variables to a step's shell. The certificates
-        and apt's settings are files of their own, to which variables point.
+        The paths are below the build context. `host/env` has a line `export NAME=VALUE` for each
+        variable; it always exists. The certificates (`host/ca.crt`) and apt's settings
+        (`host/apt.conf`) are files of their own, to which variables point.
         """
         exports = {**self.index, **self.mirrors}
         apt = dict(self.apt)

@@ -45,8 +45,10 @@ class BaseContext:
     def from_labels(cls, labels: Mapping[str, str]) -> Self:
         """Return the base image that an image was built on, as the image's labels name it.
 
-        A label that is missing gives an empty text, and so does an origin that is no `Origin`.
+        The origin says where the base came from, and is one of the texts of the type `Origin`. Any
+        other origin becomes empty, and so does all that the labels do not have.
         """
+        # Each text -> itself, which tells mypy that it is an Origin.
         origins: dict[str, Origin] = {origin: origin for origin in get_args(Origin)}
         label = labels.get(f"{LABELS}.base-origin", "")
         return cls(

@@ -424,11 +424,13 @@ def overlay_files(
 
 
 def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[str]) -> bytes:
-    """Return the constraints file for users' packages: the only versions that pip and uv may take.
+    """Return a constraints file, which keeps pip and uv from changing the image's own packages.
 
-    `locks`: `torch.txt` and the like -> content of the lock of a layer. `missing` are the packages
-    that the image goes without.
+    It has a line `torch==2.9.0` for each package that must stay, or that has to fit torch if a user
+    adds it. `locks` is file name (`torch.txt`) -> content of the lock of a layer. `missing` are the
+    packages that the image goes without.
     """
+    # Package -> the only version that may be installed.
     versions = {}
     # Some packages of additions.yaml, such as torchaudio, publish a release for each torch. pip
     # would otherwise try dozens of others before it finds the one that fits.

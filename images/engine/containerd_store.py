@@ -334,9 +334,10 @@ class ContainerdLayer(StoredLayer):
         return LayerTar(members, end)
 
     def entries(self) -> Sequence[LayerEntry]:
-        """Return its files, folders and links, in the order of its tar.
+        """Return the layer's files, folders and links, in the order of its tar.
 
-        They are cached in a file, because reading a gigabyte takes seconds.
+        Reading a layer of a gigabyte takes seconds, so its entries are cached in a file. A cache
+        that is missing or damaged is written anew.
         """
         cached = cache.folder() / _ENTRIES / f"{self.diff_id.removeprefix('sha256:')}.json.gz"
         with suppress(OSError, ValueError, TypeError, EOFError):
@@ -344,7 +345,7 @@ class ContainerdLayer(StoredLayer):
             # JSON has turned the pair of owner and group into a list.
             return [LayerEntry(*row)._replace(owner=tuple(row[_OWNER])) for row in rows]
 
-        # Without a cache that can be read and written, each call reads the layer.
+        # If the cache can't be written either, each call reads the layer.
         entries = StoredLayer.entries(self)
         with suppress(OSError):
             cache.write_whole(cached, gzip.compress(json.dumps(entries).encode(), 1))

@@ -213,23 +213,24 @@ class WastedBytes(NamedTuple):
 
 
 def find_wasted_bytes(engine: Engine, info: ImageInfo) -> list[WastedBytes] | None:
-    """Return what each build step of an image makes travel for nothing, in the order of the steps.
+    """Return the bytes that are pulled with an image for nothing, by the build step at fault.
 
-    Whoever pulls the image gets a file that a later step removes, and twice a file that a later
-    step copies to change its owner. Returns None if the engine's store can't be read here. Raises
+    A file that a later step removes is pulled all the same, and one that a later step copies to
+    change its owner is pulled twice. The result has a row for each step and kind (`removed`,
+    `copied`), in the order of the steps. None if the engine's store can't be read here. Raises
     EngineError if a layer is damaged.
     """
     listed = entries(engine, info)
     if listed is None:
         return None
-    # The texts of the steps that made a layer, the first step first. With another builder's history
-    # nobody knows which step made which layer.
+    # The texts of the steps that made a layer, the first step first. If another builder wrote the
+    # history, their number may differ, and nobody knows which step made which layer.
     steps = [step for step in engine.steps(info.handle) if configuration.has_layer(step)]
     if len(steps) != len(info.layers):
         steps = [""] * len(info.layers)
 
     wasted_files = list(find_wasted(listed))
-    # Number of a layer -> path -> bytes, of layers with such files: to read one may take long.
+    # Number of a layer -> path -> bytes. Only layers with such files are read, as this takes long.
     sizes: dict[int, dict[str, int]] = {}
     layer_by_diff_id = find_layers(engine, info)
     with layer_errors(info.digest):

@@ -68,13 +68,16 @@ class Progress:
             running = self._jobs[name] = {}
 
         def on_event(event: BuildEvent) -> None:
-            """Keep account of the build's running steps, and print each step that ends."""
+            """Note what an event says about the build's steps, and print each step that ends.
+
+            It is called for each event of a build. `running` has the steps that run now, and
+            `_last` the last line of each, which is shown below its name.
+            """
             with self._lock:
                 match event:
                     case StepStarted():
                         step = _RunningStep(event.name, time.monotonic())
                         running.setdefault(event.step, step)
-                    # What a running step printed, or how far it is, is shown below its name.
                     case LogLine() if event.step in running:
                         self._last[event.step] = event.text
                     case StepProgress() if event.step in running:

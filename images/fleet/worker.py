@@ -162,7 +162,12 @@ def run_verb(arguments: Sequence[str], log: Path) -> EndedVerb:
 
 
 def last_words(ended: EndedVerb) -> str:
-    """Return the errors with which a verb ended, or else how it ended, and its last line."""
+    """Return why a verb of this program, such as `build`, ended without a verdict.
+
+    These are its log's error messages to the end. Without any, the result is how the process ended
+    and its last line: `the task was killed by signal 9 (Killed); its last line was: ...`.
+    """
+    # From the first line that begins with `error ` to the end of the log.
     errors = re.search(r"^error .*", ended.log, re.MULTILINE | re.DOTALL)
     if errors:
         return errors[0].strip()

@@ -195,9 +195,11 @@ def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -
 
 
 def write(record: LayerRecord, locks: Path) -> None:
-    """Write the record with a line for each layer, sorted by the layer's name and its recipe.
+    """Write the record of layers to layers.json in the folder of locks.
 
-    So changes are easy to review. The file is layers.json in the folder of locks.
+    `record` is recipe -> layer, where a recipe is the digest of all that the layer is built from.
+    The file has a line for each layer, sorted by the layer's name and recipe, so that a diff of it
+    is easy to review.
     """
 
     def name_and_recipe(row: tuple[str, RecordedLayer]) -> tuple[str, str]:

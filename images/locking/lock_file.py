@@ -160,12 +160,11 @@ def why_blocked(image: Image, status: Status) -> str:
 
 
 def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
-    """Return the image's lock from a folder of locks, with digests of its wheels' RECORD files.
+    """Return the image's lock from a folder of locks, with the digests of its wheels' RECORDs.
 
-    A RECORD lists the files of a wheel. `known` is a further folder of locks to take such digests
-    from: a nightly run writes its locks into a folder of its own. Digests from `folder` come first.
-
-    Raises UserError if there is no lock, or if it is stale or damaged.
+    A RECORD lists the files of a wheel. The folder has the digests in a file of its own. Those that
+    it lacks are taken from `known`, another folder of locks: a nightly run writes its locks into a
+    new folder. Raises UserError if there is no lock, or if it is stale or damaged.
     """
     status, differences = state(image, folder)
     lock_command = f"`{command('lock', image.lock_name)}`"
@@ -190,10 +189,10 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
 
 
 def load(place: Path) -> Lock:
-    """Read the lock in a folder, stale or not, without RECORDs of wheels.
+    """Read the lock in a folder, whether or not it fits its image, without RECORDs of wheels.
 
-    Raises UserError for a missing or damaged file. A file that was edited but can still be read is
-    no error: it is listed under `edited`.
+    Raises UserError if a file is missing or damaged. A requirements file that was edited, and so
+    has another sha256 than lock.json says, is no error: the lock lists it under `edited`.
     """
     lock_command = f"`{command('lock', place.name)}`"
     try:
@@ -215,6 +214,7 @@ def load(place: Path) -> Lock:
         then = f"{lock_command} makes it anew"
         raise wrong(paths.shown(place / RECORD), "this lock is damaged", then) from None
 
+    # `torch.txt` is the requirements file of the layer `torch`.
     layers = {}
     edited = []
     for file_name, content in files.items():
@@ -243,10 +243,11 @@ _RECORDED_IF_SET = (
 
 
 def serialize(lock: Lock) -> dict[str, bytes]:
-    """Return the files of a lock's folder, with `lock.json`: file name -> content.
+    """Return all files of a lock's folder: file name -> content.
 
-    `lock.json` has the lock's inputs (pins, Python, indexes), the file name of the wheel of each
-    package that a private index alone has, and the sha256 of each requirements file.
+    They are the requirements files of the layers (`torch.txt`), and `lock.json`. The latter has the
+    inputs that the lock was made from (pins, Python, indexes) and the sha256 of each requirements
+    file. For packages that only private indexes have, it also has the file names of the wheels.
     """
     made_from = asdict(lock.inputs)
     record = {name: made_from[name] for name in _ALWAYS_RECORDED}

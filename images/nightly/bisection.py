@@ -216,11 +216,13 @@ class Search:
         )
 
         def fails_with(moved: frozenset[str]) -> bool:
-            """Return whether the claim fails when only these packages have the canary's versions.
+            """Return whether the claim fails if only the packages in `moved` have new versions.
 
-            All others keep the control's. False also if no versions fit together, or if the claim
-            fails for another reason than in the canary.
+            All others have their locked versions. Builds and validates an image to find out, and
+            reports the answer as progress. False also if no versions fit together, or if the claim
+            fails for another reason than with all new versions.
             """
+            # None: there is no image, as no versions fit together.
             result = self._validate(moved, (claim.tier,))
             answer = _read_answer(result, claim) if result else Answer.UNRESOLVED
             names = " ".join(name for name in movable if name in moved)

@@ -21,12 +21,12 @@ LOG = "CHANGES.md"
 
 
 def write(result: ImageResult, sources: Sources, folder: Path, *, has_wheelhouse: bool) -> str:
-    """Write a proposal to update an image: a patch of matrix.yaml and its lock, and CHANGES.md.
+    """Write a proposal to update an image into a folder, and return the folder.
 
-    It moves the image to the newest versions, which the nightly run has tried (the canary). There
-    is a proposal only if they did as well as the current ones (the control). Returns the folder;
-    empty, and nothing is written, if there is none. `has_wheelhouse`: the image was built with
-    wheels from a folder of the user (--wheelhouse).
+    The proposal is a patch, which moves matrix.yaml and the image's lock to the newest versions,
+    and CHANGES.md. A nightly run has tried these versions (the canary). If they did worse than the
+    current ones (the control), nothing is written, and the result is empty. `has_wheelhouse`: the
+    image was built with wheels from a folder of the user (--wheelhouse).
     """
     if result.proposed is None or result.comparison is None:
         return ""

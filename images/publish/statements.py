@@ -373,11 +373,13 @@ def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -
 
 
 def _find_false_tests(test_result: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence if a test result lists tests as passed that did not, or leaves out failures.
+    """Yield a sentence if a published test result makes an image look better than it is.
 
+    It does if it lists tests as passed that did not pass, or leaves out tests that failed.
     `expected` is the test result that the same validation runs give today (`summarize`).
     """
-    # The test of the layers' origin may have passed by records that were made after the run.
+    # The test of the layers' origin is no lie: it may have passed by records that came after the
+    # run.
     wrongly_passed = set(test_result["passedTests"]) - set(expected["passedTests"]) - {_ORIGIN_TEST}
     if wrongly_passed:
         yield f"passedTests differ in {listed(sorted(wrongly_passed), limit=5)}"

@@ -195,17 +195,22 @@ def write_result(folder: Path, result: BuildResult, files: Files) -> None:
 
 
 def read_result(file: Path) -> tuple[BuildResult, Files]:
-    """Read what `write_result` wrote. `file` is its RESULT. Raises UserError if that is damaged."""
+    """Read the result of a build, and the files of its layers, that `write_result` wrote.
+
+    `file` is the RESULT in the folder, and FILES lies beside it. Raises UserError if one of them is
+    missing or damaged.
+    """
     try:
         data: dict[str, Any] = json.loads(file.read_bytes())
         rows_of_layers = data.pop("layers")
         rows = [LayerBuilt(**row) for row in rows_of_layers]
+        # Layer -> the rows of its files.
         listings = json.loads(gzip.decompress((file.parent / FILES).read_bytes()))
         files = {}
         for layer, entries in listings.items():
             files[layer] = [entry_of(row) for row in entries]
         return BuildResult(layers=rows, **data), files
-    # A file that was cut off, or has other fields than this version writes.
+    # The file is missing, was cut off, or has other fields than this version writes.
     except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
         then = f"name a {RESULT} that `reproduce` wrote, with {FILES} beside it"
         raise failed(str(file), f"is no result of `reproduce`: {error}", then) from None

@@ -25,7 +25,13 @@ class Difference:
 
 
 def compare(first: Sequence[LayerBuilt], second: Sequence[LayerBuilt]) -> list[Difference]:
-    """Return the layers that differ, without their files. Layers are compared by their names."""
+    """Return a Difference for each layer that two builds of an image do not have in common.
+
+    `first` and `second` are the layers of the two builds. Layers with the same name are compared. A
+    Difference has the layer's digest in each build, empty if that build lacks the layer; which
+    files differ is not known yet.
+    """
+    # Name of a layer -> the layer.
     rows = {row.layer: row for row in first}
     other_rows = {row.layer: row for row in second}
     differences = []
@@ -47,12 +53,15 @@ def is_same_layer(first: LayerBuilt, second: LayerBuilt) -> bool:
 def describe_files(first: Sequence[LayerEntry], second: Sequence[LayerEntry]) -> list[str]:
     """Return sentences on how two listings of a layer differ.
 
-    The first files are named, with what differs: `/etc/x: mode 420 and 493`. Others are counted.
+    A listing has an entry (path, mode, owner, ...) for each file of the layer. There is a sentence
+    for each of the first files that differ, such as `/etc/x: mode 420 and 493`, and one with the
+    number of the others.
     """
     first_by_path = {entry.path: entry for entry in first}
     second_by_path = {entry.path: entry for entry in second}
     paths = sorted({**first_by_path, **second_by_path})
     differing = [path for path in paths if first_by_path.get(path) != second_by_path.get(path)]
+    # The caller knows that the layers differ. If their entries don't, the tar is another.
     if not differing:
         is_same_order = list(first_by_path) == list(second_by_path)
         return ["in how the tar is written" if is_same_order else "the same files in another order"]

@@ -48,11 +48,11 @@ class GpuTable:
 def gpu_tables(images: Sequence[ImageSummary], profiles: Sequence[str | None]) -> list[GpuTable]:
     """Return tables of the images to choose on each GPU model, newest architecture first.
 
-    Models that get the same images share a table. The columns of a table are `profiles`: training
-    frameworks such as axolotl, and None for images without one.
+    Models that get the same images share a table. It has a column for each of `profiles`: a
+    training framework such as axolotl, or None for images without one.
     """
-    # What is chosen depends on the architecture, on whether the host processor is ARM, and on the
-    # images that passed on the model. These three -> the models.
+    # The choice for a model depends on three things: its architecture, whether its host's processor
+    # is ARM, and which images passed on it. The three -> the models that have them in common.
     groups: dict[tuple[Arch, bool, tuple[str, ...]], list[str]] = {}
     for model, facts in chooser.models().items():
         passed_images = tuple(image.name for image in images if model in image.passed_on)

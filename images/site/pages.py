@@ -234,11 +234,12 @@ def _gaps(
 
 
 def _open_claims(runs: Sequence[Run]) -> list[ClaimRow]:
-    """Return the claims that are not PASS in the newest run that judged them.
+    """Return an image's claims that did not pass, each as the newest run that has it judged it.
 
-    A claim is one check of the image, known by its check, subject and tier. Claims that do not
-    apply to the image are left out. `runs`: of one image, newest first.
+    A claim is one check of the image. Claims that do not apply to the image are left out. `runs`
+    are those of the image, newest first.
     """
+    # Check, subject and tier, which tell claims apart -> the claim in the newest run.
     newest: dict[tuple[str, str, Tier], ClaimRow] = {}
     for run in runs:
         for claim in run.claims:

@@ -16,6 +16,9 @@ OWNERS = {
     "xformers": "facebookresearch",
 }
 """Repository on GitHub -> its owner. Facts name an issue of these without the owner."""
+# Code: `truetag build`. An address: https://pytorch.org/get-started, without a full stop after it.
+# An issue: pytorch#196678 or unslothai/unsloth#5876. Markdown's own links, [text](address), are not
+# touched.
 _PARTS = re.compile(
     r"`(?P<code>[^`]+)`"
     r"|(?<!\]\()(?P<address>https?://[^\s<>()]*[^\s<>().,;:])"
@@ -24,8 +27,12 @@ _PARTS = re.compile(
 
 
 def to_html(text: str) -> Markup:
-    """Return a sentence as HTML. All else in it is escaped."""
+    """Return a sentence as HTML: code as <code>, addresses and issues as links, the rest escaped.
+
+    `see pytorch#1` becomes `see <a href="https://github.com/pytorch/pytorch/issues/1">pytorch#1</a>`.
+    """
     pieces = []
+    # Where the last match ended: the text from there on is still to be written.
     end = 0
     for match in _PARTS.finditer(text):
         pieces.append(escape(text[end : match.start()]))

@@ -105,7 +105,10 @@ class TierRun(Row):
 
     @property
     def _result(self) -> str:
-        """Return the verdict with its numbers, and of which run it is."""
+        """Return the verdict as a phrase: `passed the 64 claims of its run on H200 of 2026-11-27`.
+
+        The number is that of the claims with this verdict. Known silent faults are added.
+        """
         on_gpus = f" on {self.gpus}" if self.gpus else ""
         day = f" of {self.date}" if self.date else ", whose day is not recorded"
         run = f"its run{on_gpus}{day}"
@@ -152,7 +155,11 @@ class ImageStatus:
         return [run.gpus for run in self.deciding if run.tier is Tier.GPU and run.is_pass]
 
     def validation(self, gate: Sequence[Tier]) -> Validation:
-        """Return whether the image is validated. `gate`: the tiers that must pass."""
+        """Return whether the image is validated, by the newest run of each tier and GPU.
+
+        `gate`: the tiers that must pass. A run is stale if the image's layers have moved since
+        (`moved`). Its result does not count, but an image of which only stale runs passed is STALE.
+        """
         runs = self.deciding
         if any(run.verdict is Status.FAIL and not run.moved for run in runs):
             return Validation.FAILED
@@ -187,7 +194,10 @@ class ImageStatus:
 
     @property
     def sentence(self) -> str:
-        """Return what every tier proved, as one sentence: `Its tiers: static passed ...`."""
+        """Return what every tier proved, as one sentence.
+
+        `Its tiers: static passed the 90 claims of its run of 2026-11-27; not validated on a GPU.`
+        """
         if not self.deciding:
             return "Not validated: no run of this image was recorded."
 
@@ -199,7 +209,7 @@ class ImageStatus:
             for run in runs_of_tier:
                 phrases.append(f"{tier} {run.phrase}")
             if tier is Tier.GPU and not runs_of_tier:
-                # Its multigpu tier may have run nevertheless.
+                # The gpu tier did not run. Another one on GPUs, such as multigpu, may have.
                 phrases.append("gpu not validated" if ran_on_gpus else "not validated on a GPU")
         return f"Its tiers: {'; '.join(phrases)}."
 
@@ -381,10 +391,11 @@ def _tier_runs(
 
 
 def _judged_only_a_part(run: Run, tier: Tier, others: Sequence[Run]) -> bool:
-    """Return whether a run judged only some claims of a tier, such as those about speed.
+    """Return whether a run judged only a small part of a tier's claims, such as those about speed.
 
-    It did if another run of the same layers judged more than twice as many: over time claims are
-    added and removed, but never so many at once.
+    `others` are runs to compare it with. It did if one of them has the same layers and judged more
+    than twice as many: over time claims are added and removed, but never so many at once. False
+    for a run that judged no claim of the tier.
     """
     judged = {claim.key for claim in run.claims if claim.tier is tier}
     if not judged:
@@ -394,6 +405,7 @@ def _judged_only_a_part(run: Run, tier: Tier, others: Sequence[Run]) -> bool:
     if tier is Tier.GPU and not any(key.startswith("device/") for key in judged):
         return True
     for other in others:
+        # `payload` has the digest of each layer: another build of the image may have the same ones.
         has_layers = run.digest == other.digest or (run.payload and run.payload == other.payload)
         judged_by_other = {claim.key for claim in other.claims if claim.tier is tier}
         if has_layers and len(judged_by_other) > 2 * len(judged):

@@ -148,9 +148,11 @@ def failing_packages(image: Image, facts: Facts) -> list[KnownFailure]:
 
 
 def _read_versions(evidence: Evidence) -> tuple[Mapping[str, str], Mapping[str, str]] | None:
-    """Return package -> version twice: by the lock of our image, and as installed in the user's.
+    """Return the versions of packages before and after a user built an image on one of ours.
 
-    None if the claim pins/lock was not measured, or its test could not list the packages.
+    The first mapping is package -> version in the lock of our image, the second is the same as it
+    is installed in the user's. None if a run did not measure this (the claim pins/lock), or if its
+    test could not list the packages.
     """
     lock_claims = [claim for claim in evidence.claims if claim.key == LOCK_CLAIM]
     if not lock_claims:
