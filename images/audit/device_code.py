@@ -66,11 +66,14 @@ def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
 
 
 def _owner(path: str, toolkits: Sequence[Mapping[str, str]]) -> str:
-    """Return the package or CUDA toolkit that a library belongs to; empty if neither is known.
+    """Return the name of the package or CUDA toolkit that a library belongs to; empty if of none.
 
-    `path` is the library's file. A package is named by its folder: `torch`, or `nvidia-cublas` for
-    nvidia/cublas. A toolkit is named by its version: `toolkit 12.6`. `toolkits`: those of the
-    image, with `home` and `version`.
+        .../site-packages/torch/lib/libc10.so          -> torch
+        .../site-packages/nvidia/cublas/lib/cublas.so  -> nvidia-cublas
+        /usr/local/cuda-12.6/lib64/libcudart.so        -> toolkit 12.6
+
+    `path` is the library's. `toolkits` are the CUDA toolkits of the image: their folders (`home`)
+    and versions.
     """
     # site-packages, or Debian's dist-packages.
     if "-packages/" in path:

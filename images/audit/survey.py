@@ -149,10 +149,11 @@ def image_evidence(info: ImageInfo, survey: Survey) -> dict[str, Evidence]:
 
 
 def find_unmet_requirements(evidence: Evidence) -> Faults:
-    """Yield each requirement that no installed distribution meets, as `pip check` reports them.
+    """Yield a sentence for each requirement that no installed package meets, as `pip check` does.
 
-    `evidence`: `python` is the release (`3.11`), `processor` that of the libraries, `distributions`
-    are those installed, each with its name, version and requirements, in the order of sys.path.
+    In `evidence`, `python` is the release (`3.11`), `processor` is what the libraries are for, and
+    `distributions` are the installed packages in the order of sys.path. Each has its name, version
+    and requirements.
     """
     installed_versions = _installed_versions(evidence)
     for distribution in evidence["distributions"]:
@@ -181,12 +182,12 @@ def _installed_versions(evidence: Evidence) -> dict[str, str]:
 
 
 def _applies(requirement: Requirement, python: str, processor: str) -> bool:
-    """Return whether the marker of a requirement is met, for no extra and a Python such as `3.11`.
+    """Return whether a requirement counts in a surveyed environment, by its marker.
 
-    `processor` is that of the libraries (`aarch64`); empty: that of this machine. Other facts in
-    markers are those of this process: CPython on Linux, as is what was surveyed. The survey does
-    not know the patch release. So a marker counts as met if it is so for the first and for the last
-    release of that Python.
+    The marker of `tomli>=2; python_version < "3.11"` is what follows the semicolon. `python` is the
+    environment's release (`3.11`), and `processor` what its libraries are for (`aarch64`); empty:
+    this machine's. Everything else in a marker is evaluated for this process, which is CPython on
+    Linux, too. The patch release is not known, so the marker must be met by the first and the last.
     """
     if not requirement.marker:
         return True

@@ -165,14 +165,13 @@ class OtherImages:
         return others, not_run
 
     def _find(self, recorded: RecordedPass, gpus: Attachment) -> Candidate | None:
-        """Return the image of a recorded run, with its claims; None if it can't run here.
+        """Return the engine's image that a recorded run is about, with its claims.
 
-        It is the image with the recorded digest, or the one with the recorded name, or its
-        candidate, if layers and settings are those that were recorded. Nothing is pulled: records
-        name no registry.
+        It has the recorded digest. Or it has the recorded name (with or without `-candidate`) and
+        the recorded layers and settings. None if the engine has no such image, which is not pulled,
+        or if the driver is too old for it.
         """
-        # The matrix or its locks may no longer have this image, or the driver may be too old for
-        # it. Then it says nothing about this machine.
+        # UserError: the matrix or its locks no longer have this image, or the driver is too old.
         with suppress(UserError):
             image = find_planned(recorded.image, self._sources)
             if image is None:
@@ -315,10 +314,12 @@ def find_too_long(failed: Sequence[Claim], evidence: Evidence) -> dict[str, str]
 
 
 def reason_absent(key: str, absent: Sequence[RecordedPass]) -> str:
-    """Return why no other image ran a claim, with the command that builds one if there is one.
+    """Return why no other image could be tried for a claim, and how to build one if that helps.
 
-    `absent`: recorded runs on this GPU model, the newest first, whose images the engine lacks.
+    `key` is the claim's. `absent` are recorded runs on this GPU model, the newest first, whose
+    images the engine lacks.
     """
+    # Runs in which the claim passed.
     passed = [recorded for recorded in absent if key in recorded.claims]
     for recorded in passed:
         if recorded.is_of_today:

@@ -317,11 +317,11 @@ def _digest_of(info: ImageInfo) -> str:
 def _read_custom(
     engine: Engine, base: Base, info: ImageInfo, reference: str, on_progress: Callable[[str], None]
 ) -> BaseContext:
-    """Return a custom base with the interpreter that it brings, as read in it.
+    """Return the facts of a custom base: its digest, its Python, and whether it has apt.
 
-    A custom base is any image that the user named, with --base or in matrix.yaml. A program reads
-    its facts in a container. Raises UserError, with every reason, if the images of `base` can't be
-    built on it.
+    A custom base is any image that the user named (`reference`), with --base or in matrix.yaml, in
+    place of `base`. A script reads the facts in a container of it. Raises UserError, with every
+    reason, if images can't be built on it.
     """
     program = (TEMPLATES / "base" / "read_base.sh").read_text(encoding="utf-8")
     user = str(user_overlay.USER)
@@ -330,7 +330,7 @@ def _read_custom(
     on_progress(f"{reference}: {facts}")
 
     obstacles = list(custom_base.find_obstacles(base, facts))
-    # Some Pythons only root can start, such as one below /root.
+    # A Python below /root, for example, can be started by root only.
     if facts.python and not _can_start(engine, reference, facts, user):
         obstacles.append(f"users other than root can't start its {facts.python}")
     if obstacles:

@@ -235,10 +235,10 @@ class Trace:
     def _finished(self, message: Any) -> Iterator[BuildEvent]:
         """Note that a build step has ended, if BuildKit's message about it says so.
 
-        Yields what its output ended with, if that had no line end, and then the event that the step
-        ended. Yields nothing if the message reports no end, or if the step was not running.
+        Yields the last line of its output, if that had no line end yet, and then the event that the
+        step ended. Yields nothing if the step goes on, or was not running.
 
-        `message` is a protobuf Vertex (BuildKit's word for a step); `_started` has had it before.
+        `message` is a protobuf Vertex, BuildKit's word for a step. `_started` gets each first.
         """
         vertex = self._vertices[message.digest]
         vertex.cached = vertex.cached or message.cached
@@ -256,9 +256,10 @@ class Trace:
         yield vertex.finished(message.digest, message.error)
 
     def _logged(self, digest: str, stream: int, data: bytes) -> Iterator[LogLine]:
-        """Yield the lines that a piece of a step's output completes, and keep what is left of it.
+        """Yield the lines of a step's output that are complete now that `data` follows.
 
-        `digest` is the key of the step, `stream` its output (1 or 2), `data` the piece.
+        What comes after the last line end is kept for the next call. `digest` is the key of the
+        step, and `stream` its output (1: stdout, 2: stderr).
         """
         vertex = self._vertices.setdefault(digest, _Vertex())
         output = vertex.unfinished_lines.get(stream, b"") + data

@@ -529,16 +529,16 @@ class Engine(AbstractContextManager["Engine"]):
 
 
 def _with_ssh_port(url: str) -> str:
-    """Return an engine's address; if it is `ssh://HOST` without a port, with the port to use.
+    """Add the port to an engine's address `ssh://HOST` that has none: `ssh://HOST:2222`.
 
-    The port is the one in ~/.ssh/config, else 22. The SDK would always take 22. Any other address
-    is returned as it is, and so is every one where ssh is not installed.
+    It is the port that ~/.ssh/config has for the host, or else 22. Docker's SDK would always take
+    22. Other addresses are returned as they are. So are all if ssh is not installed.
     """
     host = url.removeprefix(_SSH)
-    # An equal text had no `ssh://` to remove; a colon means that there is a port.
+    # If `host` is the whole address, it does not begin with `ssh://`. A colon is before a port.
     if host == url or ":" in host or not shutil.which("ssh"):
         return url
-    # `ssh -G` prints the settings for a host, one on a line.
+    # `ssh -G` prints the settings for a host, one a line: `port 2222`.
     answer = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, check=False)
     for line in answer.stdout.splitlines():
         if line.startswith("port "):

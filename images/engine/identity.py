@@ -29,14 +29,12 @@ class ImageIdentity:
 def choose_manifest(
     read_blob: Callable[[str], bytes | None], digest: str, platform: str
 ) -> Manifest | None:
-    """Return the manifest of an image, from the digest of the manifest or of an index.
+    """Return the manifest that an image's digest leads to; None if it is not known.
 
-    A manifest lists the configuration and the layers of one image; an index lists manifests, one
-    for each platform, of which the one for `platform` (`linux/amd64`) is taken. None if the index
-    has none for it, or if the content of a digest is not known (yet). Raises ValueError,
-    LookupError or TypeError for content that is neither.
-
-    `read_blob` returns the content that has a digest; None if it is not known.
+    `digest` is that of a manifest, or of an index. A manifest lists the configuration and the
+    layers of one image. An index lists manifests, one for each platform: the one for `platform`
+    (`linux/amd64`) is taken. `read_blob` returns the content that has a digest; None if it is not
+    known. Raises ValueError, LookupError or TypeError for content that is neither of the two.
     """
     content = read_blob(digest)
     if content is None:

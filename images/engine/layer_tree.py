@@ -99,13 +99,14 @@ def entry_of(member: tarfile.TarInfo, content: str) -> LayerEntry:
 
 
 def _attributes(member: tarfile.TarInfo) -> str:
-    """Return a tar member's extended attributes, such as a program's capabilities, as JSON.
+    """Return a tar member's extended attributes as JSON; empty if it has none.
 
-    They are in its PAX records, with a prefix before their names. A device also has its numbers
-    there, as `device`. Empty if there are none.
+    A program's capabilities, for example, are such an attribute. The numbers of a device are added
+    as if they were one: `{"device": "1:3"}`.
     """
     attributes: dict[str, str] = {}
     for key, value in sorted(member.pax_headers.items()):
+        # `SCHILY.xattr.security.capability`, for example.
         if key.startswith(_XATTR):
             attributes[key.removeprefix(_XATTR)] = value
     # tarfile counts a named pipe (FIFO) as a device, but it has no numbers.

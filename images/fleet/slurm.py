@@ -108,11 +108,11 @@ def run_here(task: Task) -> Result:
 
 
 def wait_for_results(running: dict[Task, Job]) -> Iterator[tuple[Task, Result]]:
-    """Yield each running task with its result, as soon as it ends, and remove it from `running`.
+    """Yield each task with its result as soon as its job ends, and remove it from `running`.
 
-    A job that leaves the queue without a result is Lost: the result then only has a reason.
-    (submitit itself would ask sacct for the state of a job, which many clusters do not have.)
+    A job that leaves Slurm's queue without a result is Lost: the result then only has a reason.
     """
+    # The queue is read by squeue. submitit would ask sacct, which many clusters do not have.
     # Task -> when its job was first seen to be out of the queue.
     left_queue_at: dict[Task, float] = {}
     while running:

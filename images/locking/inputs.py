@@ -113,9 +113,10 @@ class LockInputs(Target):
 
 
 def _list_needs(image: Image) -> dict[str, tuple[str, ...]]:
-    """Return layer -> what its compiled packages require, for layers that have such packages.
+    """Return what the packages of a layer require that are compiled here: layer -> requirements.
 
-    No index has these packages, so uv can't read their requirements.
+    No index has these packages, so uv can't read their requirements: the pins list them. Layers
+    without such packages are left out.
     """
     needs = {}
     for layer in image.layers:

@@ -164,11 +164,12 @@ def _is_same_layer(known: RecordedLayer, measured: Measured) -> bool:
 
 
 def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -> RecordedLayer:
-    """Return the record of a layer, with one more build added that gave this layer.
+    """Return what is recorded of a layer, with one more build that gave this layer.
 
-    `known` is the record so far; None if there is none. `measured` has the digests of the layer in
-    this `build`. A build that the record already has is not added twice.
+    `known` is what was recorded so far; None: nothing. `measured` has the digests of the layer in
+    the new `build`. A build that is recorded already is not added twice.
     """
+    # All stand for the same files: the canonical diff ID, the engine's, and the change digest.
     digests = {measured.diff_id, measured.written_as}
     if measured.change:
         digests.add(measured.change)
@@ -183,8 +184,7 @@ def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -
     builds = known.builds
     if build.id not in {earlier.id for earlier in builds}:
         builds = (*builds, build)
-    # Another engine may give the same files another diff ID. The first one stays, and all others
-    # are listed, too, so that the layer is known by them.
+    # The first diff ID stays, and all others are listed, so that the layer is known by them, too.
     other_digests = digests.union(known.written_as) - {known.diff_id}
     return RecordedLayer(
         layer=known.layer,

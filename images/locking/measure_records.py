@@ -118,11 +118,11 @@ def lacking(lock: Lock) -> list[LockedWheel]:
 
 
 def without_leftovers(locks: Iterable[Lock], folder: Path) -> dict[str, bytes]:
-    """Return locks/records.json without the wheels that are in none of these locks.
+    """Return records.json without the wheels that are in none of these locks.
 
-    The file says for each locked wheel which files it installs, by a digest of its RECORD. It is
-    not written here: the result is its path below `folder`, the folder of locks -> its new content.
-    The result is empty if all wheels of the file are in some lock, so that nothing changes.
+    The file has a digest of the RECORD of each locked wheel. It lies in `folder`, the folder of
+    locks, and is not written here. The result is path below that folder -> new content; it is empty
+    if nothing changes.
     """
     locked_digests: set[str] = set()
     for lock in locks:

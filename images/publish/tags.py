@@ -70,12 +70,14 @@ class ImageVersion:
     platform: str = str(Platform.AMD64)
 
     @classmethod
-    def of(cls, labels: Mapping[str, str], created: str, platform: str = "") -> Self | None:
+    def from_labels(
+        cls, labels: Mapping[str, str], created: str, platform: str = ""
+    ) -> Self | None:
         """Return the version of an image with these labels; None if it is no image of ours.
 
-        A label `torch` or a date that cannot be read also gives None; the label with the image's
-        name may be missing. The default platform is linux/amd64. `created` is the image's date, as
-        ISO 8601 writes it.
+        An image of this project has a label with a valid version of torch. Its name may be missing.
+        `created` is the image's date in ISO 8601; one that can't be read gives None, too. The
+        default platform is linux/amd64.
         """
         try:
             torch = labels[f"{LABELS}.torch"]
@@ -101,7 +103,7 @@ class ImageVersion:
         empty platform stands for linux/amd64. Raises UserError for an image without our labels, and
         for labels or a date that cannot be read.
         """
-        version = cls.of(labels, created, platform)
+        version = cls.from_labels(labels, created, platform)
         if version is None or not version.name:
             cause = (
                 f"the image has no labels {LABELS}.image and {LABELS}.torch that can be read, so "
@@ -305,7 +307,7 @@ def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion] | 
         if image_manifest is None:
             return "an image of its index is missing in the registry"
         image = load(target, image_manifest, with_statements=False)
-        version = ImageVersion.of(image.labels, image.created, image.platform)
+        version = ImageVersion.from_labels(image.labels, image.created, image.platform)
         if version is None:
             return f"it names an image without truetag's labels ({image_manifest.digest[:19]})"
         versions.append(version)

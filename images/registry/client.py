@@ -106,9 +106,9 @@ class Registry:
         self._session.close()
 
     def _find_scheme(self) -> str:
-        """Return `https`; or `http`, as Docker does, for a registry on this machine without TLS.
+        """Return `https`, or `http` for a registry on this machine that does not speak https.
 
-        A request to a registry on this machine shows whether it speaks https.
+        Docker does the same. Only a registry on this machine is asked, with one request.
         """
         host = self.repository.host
         if not is_loopback(host):
@@ -116,7 +116,7 @@ class Registry:
         try:
             self._session.get(f"https://{host}/v2/", auth=anonymous, timeout=SECONDS)
         except requests.exceptions.RequestException as error:
-            # A certificate that is refused shows that the registry speaks https.
+            # A registry whose certificate is refused does speak https.
             return "https" if _is_certificate(error) else "http"
         return "https"
 
@@ -466,10 +466,10 @@ class Registry:
         return answer
 
     def _send_once(self, method: str, url: str, options: Mapping[str, Any]) -> requests.Response:
-        """Send one request, with our login only if the URL is the registry's own.
+        """Send a request once, and return the answer, whatever its status.
 
-        Uploads and pages of lists may be on other hosts, which must not get it. Returns the answer,
-        whatever its status.
+        The login for the registry is sent only to the registry itself. It may send a client on to
+        other hosts for uploads and pages of lists, and these must not get it.
         """
         # `anonymous` keeps requests from sending a login of its own, from ~/.netrc.
         headers = dict(options.get("headers") or {})

@@ -117,8 +117,8 @@ def _driver_bounds(images: Sequence[ImageSummary]) -> list[str]:
 def _range_text(lower: str, upper: str) -> str:
     """Return a range of drivers in words: `550.54 or newer, older than 570`.
 
-    `lower`: the oldest driver of the range; OLDER_THAN_ALL: it has no lower end, which is left out.
-    `upper`: the driver at which the next range begins; empty: it has no upper end.
+    `lower` is the oldest driver of the range; OLDER_THAN_ALL: the range has no lower end. `upper`
+    is the first driver that is too new for it; empty: it has no upper end. `any`: it has no ends.
     """
     ends = []
     if lower != OLDER_THAN_ALL:

@@ -177,7 +177,7 @@ def _describe_published(
     tags = [name]
     # The dated tag of this very build, which never moves, may be there, too. An image with
     # unreadable labels has no version, and so no such tag.
-    version = ImageVersion.of(image.labels, image.created)
+    version = ImageVersion.from_labels(image.labels, image.created)
     if version:
         dated_tag = immutable_tag(name, version.created, image.image_id)
         if dated_tag in existing_tags:

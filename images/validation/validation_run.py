@@ -165,11 +165,11 @@ class GrowingEvidence:
         host: MeasuredOn,
         on_record: Callable[[Record], None],
     ) -> None:
-        """Begin without a record, which is what one probe (a program that measures) found.
+        """Begin a validation run of `image`, which has no records yet.
 
-        `claims`: what is measured. `host`: facts of the machine; the dict is kept, and more facts
-        are added to it meanwhile. `on_record` is called with each record that is added, in the
-        thread that adds it.
+        A record is what one probe (a program that measures) found. `claims` are what is measured.
+        `host` has facts of the machine: more of them are added to this same dict during the run.
+        `on_record` is called with each record that is added, in the thread that adds it.
         """
         self.claims = claims
         self.host = host

@@ -337,12 +337,13 @@ def judge_wheel(
 
 
 def _wheel_claims(image: Image, recipe: Recipe, content: bytes, facts: Facts) -> list[Claim]:
-    """Return what must be true of the wheel of a recipe, as claims; `content` is the wheel file.
+    """Return the claims by which a compiled wheel is judged.
 
-    A claim is a statement that a check tests, such as that every symbol is found. The claims are
-    judged in the image in which the wheel was compiled, not in `image`, for which it is made.
+    A claim is a statement that a check tests, such as that every symbol is found. `recipe` says how
+    the wheel was compiled, and `content` is the wheel file. It is made for `image`, but judged in a
+    smaller one, where it was compiled: that has only torch's layer and the wheel.
     """
-    # Claims about other pins would fail: that image has only torch's layer and the new wheel.
+    # Claims about other pins of `image` would fail in the smaller image.
     new_pin = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
     builder_image = replace(image, pins=(*pins_of_torch_layer(image), new_pin), prebuilt=())
 
@@ -376,10 +377,11 @@ def libraries(content: bytes) -> tuple[str, ...]:
 
 
 def _recipe_files(recipe: Recipe, options: WheelOptions) -> Context:
-    """Return the files that compiling needs, below `recipe/` of the build context.
+    """Return the files with which a build step compiles a wheel, as files of the build context.
 
-    They are our programs, a patch, variables, and the source archive or its hash. Raises UserError
-    if the folder of source archives (--sdists) lacks the recipe's.
+    All are below `recipe/`: the programs that compile, the recipe's patch if it has one, variables
+    (`env`), the source release with its hash (`source.txt`), and its archive if the user named a
+    folder of archives (--sdists). Raises UserError if that folder lacks the archive.
     """
     # Path in the build context -> the content, or the path of a file of this machine.
     files: Context = {}

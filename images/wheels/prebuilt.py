@@ -481,12 +481,14 @@ def compiled_wheels() -> Path:
 
 
 def record_digests(image: Image, files: Iterable[Path]) -> dict[str, str]:
-    """Return distribution -> digest of its wheel's RECORD, for pins whose wheel is in no lock.
+    """Return package -> digest of its wheel's RECORD, for the packages of an image in `files`.
 
-    A RECORD is a wheel's list of its files with their hashes. `files` are wheels; those of packages
-    that the image does not pin are ignored, and so are those of private indexes, which are in the
-    lock. Wheels that the build prunes (it takes code for other GPUs out of them) are left out too,
-    because their RECORD after pruning is not known here.
+    `files` are wheels that no lock has, and a RECORD is a wheel's list of its files with hashes. A
+    wheel is left out
+
+    - if the image does not pin its package, or takes it from a private index: then the lock has it,
+    - if the build prunes it (takes code for other GPUs out), which changes its RECORD,
+    - or if it can't be read: its installation fails later, and says why.
     """
     pinned = {pin.name for pin in image.pins if pin.index is None}
     wheels: dict[str, Path] = {}
@@ -501,7 +503,6 @@ def record_digests(image: Image, files: Iterable[Path]) -> dict[str, str]:
             with zipfile.ZipFile(path) as wheel:
                 digests[name] = wheel_contents.digest_of(rows_of(wheel))
         except (OSError, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError):
-            # A wheel that can't be read is left out; its installation fails with the reason.
             continue
     return digests
 

@@ -108,11 +108,12 @@ def kernel_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterato
 def reason_kernel_cannot_run(
     kernel: Kernel, capability: Capability | None, versions: Mapping[str, str]
 ) -> str:
-    """Return why a kernel can't run with these versions, or on a GPU; empty if it can.
+    """Return why a kernel can't run with some versions of packages, or on a GPU; empty if it can.
 
-    `capability`: that of the GPU; None: no host is known, and only versions are looked at.
+    `versions`: package -> version. `capability` is the GPU's compute capability; None: the GPU is
+    not known, and only the versions count.
     """
-    # Some versions of a package cannot run the kernel on any GPU.
+    # With some versions, the kernel runs on no GPU at all.
     reason = kernel.version_obstacle(versions)
     if not reason and capability:
         reason = kernel.gpu_obstacle(capability, versions)
@@ -122,12 +123,13 @@ def reason_kernel_cannot_run(
 def kernel_expectation(
     kernel: Kernel, capabilities: Sequence[Capability], versions: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return which cases of a kernel must run, how exact they must be, and what else must be seen.
+    """Return what a kernel's test must show: which cases run, how exact they are, and more.
 
-    The keys are those of KernelExpect (validate/kernels/_evidence.py). `capabilities`: those of the
-    host's GPUs, ascending; empty if no host is known. `versions`: as for `kernel_claims`.
+    A case is the kernel with some shape and dtype. The keys are those of KernelExpect
+    (validate/kernels/_evidence.py). `capabilities` are the compute capabilities of the host's GPUs,
+    ascending; empty if no host is known. `versions`: package -> version.
     """
-    # Cases that can't run, each with the reason: on the host's least GPU, or with these versions.
+    # Case -> why it can't run: with these versions, or on the oldest of the host's GPUs.
     beyond_gpu = kernel.find_cases_beyond(capabilities[0]) if capabilities else {}
     left_out = {**kernel.leaves_out(versions), **beyond_gpu}
 

@@ -32,7 +32,7 @@ LABELS = {"dev.truetag.torch": "2.7.1", "dev.truetag.image": NAME}
 
 
 def test_an_images_version_is_read_from_its_labels_and_date() -> None:
-    version = ImageVersion.of(LABELS, "2026-11-21T03:20:36.065910682Z")
+    version = ImageVersion.from_labels(LABELS, "2026-11-21T03:20:36.065910682Z")
 
     assert version
     assert version.torch == "2.7.1"
@@ -52,7 +52,7 @@ def test_an_images_version_is_read_from_its_labels_and_date() -> None:
 def test_an_image_with_unreadable_labels_or_date_has_no_version(
     labels: dict[str, str], created: str
 ) -> None:
-    assert ImageVersion.of(labels, created) is None
+    assert ImageVersion.from_labels(labels, created) is None
 
 
 # --- a registry -----------------------------------------------------------------------------------
