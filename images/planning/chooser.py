@@ -150,17 +150,24 @@ def find_model(text: str) -> tuple[str, ModelRow]:
 
 
 def _no_single_model(text: str, fitting: Sequence[str]) -> UserError:
-    """Return the error that a text means no GPU model, or may mean several: those of `fitting`."""
+    """Return the error that the text given as --gpu does not mean one GPU model.
+
+    `fitting` are the models that it may mean: several, or none. Then the error names models that
+    are spelled like the text.
+    """
+    # `Radeon RX 7900` fits no model of NVIDIA.
+    if not fitting and _OTHER_MAKERS.search(text.lower()):
+        return wrong(
+            f"--gpu {text!r}",
+            "this is no GPU of NVIDIA, and truetag's images are for CUDA",
+            "name a GPU of NVIDIA; for others, pytorch.org has wheels (ROCm, XPU)",
+        )
+
     if fitting:
         cause = f"this fits {len(fitting)} GPU models that truetag knows: one must be chosen"
-        similar = list(fitting)
     else:
-        if _OTHER_MAKERS.search(text.lower()):
-            cause = "this is no GPU of NVIDIA, and truetag's images are for CUDA"
-            then = "name a GPU of NVIDIA; for others, pytorch.org has wheels (ROCm, XPU)"
-            return wrong(f"--gpu {text!r}", cause, then)
         cause = "this is no GPU model that truetag knows"
-        similar = _similar_models(text)
+    similar = list(fitting) or _similar_models(text)
     if similar:
         name_a_model = f"give --gpu the name of one ({_some(similar)}); or "
     else:
@@ -927,10 +934,12 @@ def _end_of_support(machine: Machine) -> Iterator[str]:
 
 
 def wrong_for_gpu(machine: Machine) -> Iterator[str]:
-    """Yield why no driver, or not the machine's, can run its GPUs, whatever the image.
+    """Yield why the machine's driver can't run its GPUs, whatever image is chosen.
 
-    A branch is the first number of a driver's version: 570 of 570.86.16. Each architecture has a
-    first branch that knows it, and some have a last one.
+    For example `sm_120 (Blackwell) needs driver 570 or newer`. A driver is named by its branch, the
+    first number of its version: 570 of 570.86.16. Each GPU architecture has a first branch that
+    knows it, and some have a last one. If the machine has GPUs that no driver runs together, that
+    alone is said. Nothing is said of a driver that is not known.
     """
     conflict = _conflict_of_drivers(machine)
     if conflict:

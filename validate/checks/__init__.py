@@ -171,4 +171,5 @@ def next_step_of(claim: Claim, reason: str) -> str:
     step = steps.get(claim.key, steps.get(claim.check, ""))
     if isinstance(step, str):
         return step
+    # Take the first step whose words are in the reason. The last has no words (""), so it fits any.
     return next(text for words, text in step.items() if words in reason)

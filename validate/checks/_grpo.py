@@ -287,12 +287,16 @@ def compare_step(
     completions: Sequence[Completion],
     old_scores: Sequence[Any] | None,
 ) -> tuple[dict[str, float], list[Any]]:
-    """Compare GRPO's loss and gradient, as trl and Liger compute them, with plain torch's.
+    """Compare a GRPO step of trl's trainer, and of Liger, with the same step in plain torch.
 
-    `old_scores` are the log-probabilities of the tokens by the model that sampled them; None: the
-    model has not changed since. Returns the deviations by name, and the log-probabilities by the
-    current model. Two controls are how far trl's gradient is from one that lacks a factor:
-    the policy's ratio (`control_fixed`), or the sampler's (`control_uncorrected`).
+    batch: what the trainer takes the step on.
+    completions: the same, for plain torch, which computes with a model of this shape.
+    old_scores: the log-probabilities of the tokens by the model that sampled them; None: the model
+        has not changed since.
+
+    Returns how far losses and gradients are apart, by name, and the log-probabilities of the tokens
+    by the current model. Two controls are how far trl's gradient is from a wrong one, which lacks
+    the policy's ratio (`control_fixed`) or the sampler's (`control_uncorrected`).
     """
     trainer.model.zero_grad()
     loss = trainer.compute_loss(trainer.model, batch)

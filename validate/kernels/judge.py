@@ -86,8 +86,9 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
 def _judge_whether_it_ran(expect: KernelExpect, evidence: KernelEvidence) -> Finding | None:
     """Judge a kernel that did not run, or ran on a wrong GPU. Return None if neither is the case.
 
-    `gated` and `declined` in the evidence are reasons why it did not run: this GPU cannot run it,
-    or its library refused to.
+    There are two reasons why it, or a case of it, did not run. Either this GPU can't run it
+    (`gated`): a fault if the claim was written for this GPU's compute capability, otherwise the
+    claim is not applicable. Or the kernel's library refused to run it (`declined`).
     """
     device = evidence["device"]
     # The capability (9.0) of the host's GPUs, for which the claim was written; or several, if they
@@ -139,10 +140,11 @@ def _judge_refusal(reasons: Sequence[str]) -> Finding:
 
 
 def _describe_lost_kernels(profile: ProfileEvidence) -> str:
-    """Return a phrase about what the profiler did not see, although it surely ran.
+    """Return a phrase about kernels that the profiler lost, although they surely ran.
 
-    Around the claimed kernel we run kernels that only wait: a mark begins each case, and spins come
-    before the first mark, because the profiler may lose the first kernels.
+    Around the kernel that is tested, the check runs others that only wait: a mark begins each case,
+    and spins come before the first mark, because the profiler may lose the first kernels. Older
+    evidence has no numbers of these.
     """
     marks = profile.get("marks")
     if marks is None:

@@ -155,11 +155,13 @@ def bundled_libraries(
 
 
 def linked_libraries(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and version of each of LINKED that is linked into a file.
+    """Yield name and version of each library of LINKED that was compiled into a file.
 
-    The version is empty for a library that is not known to write it into files. If a library does,
-    and the file has no version, the library is left out: the file only mentions it. `path` must not
-    be that of an empty file, which can't be mapped.
+    A library is recognised by its mark, bytes that it brings into any file: `OpenSSL `. Some also
+    bring their version: `OpenSSL 3.0.13 `. A file that has the mark of such a library and no
+    version only mentions it, and it is left out. For other libraries the version is empty.
+
+    `path` must not be that of an empty file, which can't be mapped.
     """
     with (
         path.open("rb") as stream,

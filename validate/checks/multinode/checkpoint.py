@@ -51,8 +51,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def rank(worker: Worker, _claim: Claim) -> dict[str, Any]:
     """Train a sharded model for two steps, save it with all ranks, and train a third step.
 
-    The first rank writes down the whole tensors that a reader must find, and those after the third
-    step.
+    Each rank, a process with one GPU, holds a part of every tensor, and saves its parts. The first
+    rank also writes down the whole tensors: those that whoever reads the checkpoint must find, and
+    those that it must have after a third step.
     """
     checkpoint = importlib.import_module("torch.distributed.checkpoint")
     batches = [worker.make_batch(worker.rank, step) for step in range(STEPS)]

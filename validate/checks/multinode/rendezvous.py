@@ -117,8 +117,8 @@ LAUNCHERS = {
 def rank(worker: Worker, _claim: Claim) -> ComputingRank:
     """Add up the numbers of all ranks, and return whether their sum is right.
 
-    The control is whether the sum over the first node's ranks would be the same: it must not. (If
-    each node had formed a group of its own, there would be no evidence of half of the ranks.)
+    A rank is a process with a number. The control is whether the first node's ranks alone would
+    have the same sum: they must not, or the sum would not show that both nodes are in it.
     """
     total = worker.torch.tensor(worker.rank + 1, device=worker.device)
     worker.distributed.all_reduce(total)

@@ -376,11 +376,11 @@ def inspect_as_whole(data: mmap.mmap, task: FileTask) -> MeasuredFile:
 
 
 def count_hidden(regions: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
-    """Count the parts of a library whose code a GPU needs, but the driver does not see.
+    """Count, for each GPU, the regions of a library with code that is wrongly marked as taken out.
 
-    `regions` are these parts, each compiled from one source file. Code is hidden if it bears the
-    mark "taken out" although it is still there. Returns `{"90": 2}` if two regions hide code from
-    an sm_90. GPUs from which nothing is hidden are left out.
+    A region is what was compiled from one source file. The GPU's driver does not see code with this
+    mark, although it is still there. Returns `{"90": 2}` if an sm_90 needs the code of two such
+    regions. GPUs from which nothing is hidden are left out.
     """
     counts: Counter[str] = Counter()
     for region in regions:
