@@ -70,10 +70,12 @@ class VerbCommand(TyperCommand):
 
 
 def _find_repeated_option(options: Sequence[Any], arguments: Sequence[str]) -> str:
-    """Return the name of an option that has one value and is given twice; empty if there is none.
+    """Return the name of an option that is given twice and may be given once; empty if none is.
 
-    `options` are click's. `arguments` are those of the command line behind the verb.
+    `--out` for `--out A --out B`. Options without a value are not looked at. `options` are click's
+    objects, and `arguments` are those of the command line behind the verb.
     """
+    # Each spelling of an option with a value (`--out`, `-o`) -> the option.
     with_value = {}
     for option in options:
         if not option.is_flag:

@@ -68,9 +68,9 @@ def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
 def _owner(path: str, toolkits: Sequence[Mapping[str, str]]) -> str:
     """Return the name of the package or CUDA toolkit that a library belongs to; empty if of none.
 
-        .../site-packages/torch/lib/libc10.so          -> torch
-        .../site-packages/nvidia/cublas/lib/cublas.so  -> nvidia-cublas
-        /usr/local/cuda-12.6/lib64/libcudart.so        -> toolkit 12.6
+        .../site-packages/torch/lib/libc10.so                -> torch
+        .../site-packages/nvidia/cublas/lib/libcublas.so.12  -> nvidia-cublas
+        /usr/local/cuda-12.6/lib64/libcudart.so.12           -> toolkit 12.6
 
     `path` is the library's. `toolkits` are the CUDA toolkits of the image: their folders (`home`)
     and versions.

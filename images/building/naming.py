@@ -36,9 +36,9 @@ def reason_failed(verdict: Verdict) -> str:
 def reason_of_machine(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:
     """Return why an image can't get its name on this machine; empty if the machine is no reason.
 
-    The reason is a fault of the machine, a tier that was not asked for, or another processor than
-    the image's. A tier is a group of claims that need the same hardware. `tiers`: those that were
-    asked for; those of ANYWHERE, which every machine can judge, must be among them.
+    It is one of three reasons: a fault of the machine explains a claim's verdict; the run left out
+    a tier that every machine can judge (ANYWHERE); or the machine's processor can't run the image.
+    A tier is a group of claims that need the same hardware, and `tiers` are those of the run.
     """
     # The judge begins a reason with OF_HOST where a fault of the machine explains it.
     for judged in verdict.claims:

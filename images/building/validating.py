@@ -261,9 +261,9 @@ def read_declaration(engine: Engine, info: ImageInfo) -> Declaration:
 def choose_claims(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
     """Return the claims of these tiers that the texts name.
 
-    `texts` are those of the option --claim: a claim is `pins/torch`, of the check `pins` and the
-    subject `torch`; `pins`, `torch` and `pins/t*` name it, too. Raises one UserError about all
-    texts that name no claim, with similar names.
+    `texts` are the values of the option --claim. The claim that the check `pins` makes about its
+    subject `torch` is named by `pins/torch`, `pins`, `torch` or `pins/t*`. Raises UserError about
+    all texts that name no claim, with similar names.
     """
     in_tiers = claims.in_tiers(tiers)
     problems = []

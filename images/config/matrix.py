@@ -355,7 +355,7 @@ def _check_tracked(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_conditions(matrix: Matrix, facts: Facts) -> Iterator[Fault]:
-    """Yield a fault for each condition, such as `arch=9.1`, whose value does not exist.
+    """Yield a fault for each condition, such as `arch=sm91`, whose value does not exist.
 
     Conditions are the texts under `exclude` and `nightly.track` that select images. With a typo in
     its value, an exclusion would silently exclude nothing. Conditions with other keys than arch,

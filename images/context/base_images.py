@@ -319,9 +319,9 @@ def _read_custom(
 ) -> BaseContext:
     """Return the facts of a custom base: its digest, its Python, and whether it has apt.
 
-    A custom base is any image that the user named (`reference`), with --base or in matrix.yaml, in
-    place of `base`. A script reads the facts in a container of it. Raises UserError, with every
-    reason, if images can't be built on it.
+    A custom base is any image that the user named (`reference`), with --base or in matrix.yaml.
+    A script reads the facts in a container of it. `base` says what our images need of it, such as
+    the release of Python. Raises UserError, with every reason, if they can't be built on it.
     """
     program = (TEMPLATES / "base" / "read_base.sh").read_text(encoding="utf-8")
     user = str(user_overlay.USER)

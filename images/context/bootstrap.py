@@ -194,12 +194,11 @@ def _run_mmdebstrap(command: Sequence[str], suite: str, host: HostSettings) -> I
 
 
 def _make_repository(base: Base, lock: DebianLock, host: HostSettings, repository: Path) -> None:
-    """Fetch a base's packages into a new Debian repository, each checked by its hash.
+    """Fetch the Debian packages of a base image into a new repository, the folder `repository`.
 
-    `lock` has the packages: those of the base itself, which are fetched, and those of the layer
-    above it, which are not. `repository` is the folder to make. A list of the packages for the
-    script that fetches them is put beside it. Raises UserError if a package can't be fetched, or
-    has another hash.
+    `lock` has them with their hashes, and those of the layer above the base, which are not fetched.
+    A script fetches the packages: its list of them is put beside the folder. `host` has the mirrors
+    to fetch from. Raises UserError if a package can't be fetched, or has another hash.
     """
     packages_of_base = lock.base
     package_list = repository.with_name("lock")

@@ -46,7 +46,7 @@ class BaseContext:
         """Return the base image that an image was built on, as the image's labels name it.
 
         The origin says where the base came from, and is one of the texts of the type `Origin`. Any
-        other origin becomes empty, and so does all that the labels do not have.
+        other origin becomes empty, and so does each text without a label.
         """
         # Each text -> itself, which tells mypy that it is an Origin.
         origins: dict[str, Origin] = {origin: origin for origin in get_args(Origin)}

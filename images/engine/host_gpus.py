@@ -64,13 +64,13 @@ def attach(engine: Engine, mode: GpuMode, *, min_driver: str) -> Attachment:
 
 
 def choose(mode: GpuMode, host: HostState) -> Attachment:
-    """Return how containers get GPUs on a host, in the mode that the user names. Pure.
+    """Return how containers get the GPUs of a host, in the mode that the user names. Pure.
 
-    NVIDIA is by the engine's NVIDIA runtime, HOST_DRIVER by the driver's folder and device nodes.
-    AUTO takes the first of them that is possible, or none; the attachment says why. Raises
-    UserError if a mode other than AUTO is not possible on this host.
+    NVIDIA: the engine's NVIDIA runtime attaches them. HOST_DRIVER: the driver's folder and device
+    nodes are mounted. AUTO: the first of these two that is possible, or else no GPU; the result
+    says why. Raises UserError if a mode other than AUTO is not possible on this host.
     """
-    # Each reason is empty if the mode is possible.
+    # Why each mode is not possible; empty if it is.
     no_runtime = "" if host.runtime else "the engine has no NVIDIA container runtime"
     no_driver = ""
     if not host.local:

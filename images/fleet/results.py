@@ -114,9 +114,10 @@ def judge_by_our_claims(
 
 
 def why_no_pass(verdict: Verdict, evidence: Evidence) -> str:
-    """Return why a verdict is not PASS; empty if it is, and each probe ran to its end.
+    """Return why a verdict is not PASS, or why it can't be trusted; empty if all is well.
 
-    A probe is a program that measures; `evidence` says how each of them ended.
+    `evidence` has what was measured. It also says how each probe (a program that measures) ended: a
+    verdict counts only if each ran to its end.
     """
     # Tiers may be left out on purpose (--tier). Only a name needs all of them.
     cause = naming.why_withheld(verdict, evidence, validating.ANYWHERE)

@@ -173,11 +173,11 @@ class ImageStatus:
         return Validation.NEVER
 
     def gpu_sentence(self, models: Collection[str] = (), archs: str = "") -> str:
-        """Return a sentence about its gpu tier, for the GPUs of a machine if there are any.
+        """Return a sentence on what was proved on GPUs: `Its gpu tier passed the 60 claims ...`.
 
-        `models`: the machine's, as gpu_models.yaml has them; `archs`: their architectures in words.
-        Runs on these models count first. Where there is none, the sentence says so, and then what
-        was proved on other GPUs.
+        `models` are the GPU models of a machine, as gpu_models.yaml names them, and `archs` their
+        architectures in words. If there is no run on these models, the sentence says so, and then
+        what was proved on others. Without `models`, any run will do.
         """
         gpu_runs = [run for run in self.deciding if run.tier is Tier.GPU]
         if not gpu_runs:

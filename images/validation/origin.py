@@ -54,12 +54,12 @@ def measure_origin(
     layer_reading: LayerReading,
     steps_above: Sequence[str],
 ) -> Sequence[Record]:
-    """Return what is measured of an image's layers, as one record for all claims about them.
+    """Measure where an image's layers come from, and return one record of it.
 
-    These claims say that the layers have the bytes of recorded builds. If there is no such claim,
-    nothing is returned. `layer_reading`: the layers, as read from the engine. `steps_above`: the
-    build steps that a user's image has on top of ours, the first one first; empty for our own
-    images. Raises EngineError.
+    The record is for the claims that the layers have the bytes of recorded builds; if `claims` has
+    none of these, nothing is returned. `layer_reading` has the layers, as read from the engine.
+    `steps_above` are the build steps that a user's image has on top of ours, the first one first;
+    empty for our own images. Raises EngineError if the engine can't be asked.
     """
     origin_claims = claims.measured_by([ORIGIN_PROBE]).claims
     if not origin_claims:
