@@ -463,7 +463,7 @@ def _pin_known_packages(
         # 2.7.1 of 2.7.1+cu126.
         version = str(distribution["version"]).partition("+")[0]
         # A package may be installed twice. Python imports the first of them on its path.
-        if name not in _KNOWN_PACKAGES or name in pins:
+        if name not in _KNOWN_PACKAGES or name in pins or name in left_out:
             continue
         try:
             Version(version)

@@ -114,6 +114,19 @@ def test_a_package_of_which_nothing_is_known_is_left_out_with_the_reason() -> No
     assert not {claim.subject for claim in claims} & left_out.keys()
 
 
+def test_of_a_package_that_is_installed_twice_only_the_first_counts() -> None:
+    surveyed = environment(
+        distribution("xformers", "odd!"),
+        distribution("xformers", "0.0.31"),
+        torch=("2.7.1+cu126", "12.6"),
+    )
+
+    claims, left_out = claims_and_left_out(surveyed, CODE_OF_TORCH)
+
+    assert left_out == {"xformers": "odd! is no version that can be compared"}
+    assert "imports/xformers" not in {claim.key for claim in claims}
+
+
 def test_a_release_that_nobody_knows_of_a_package_with_code_for_gpus_is_unproven() -> None:
     """Such a claim names no libraries: an environment with torchvision 0.20.1 ended an audit."""
     names = [*expectations.NATIVE, *expectations.IMPORTED, *FACTS.packages]
