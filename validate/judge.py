@@ -204,7 +204,7 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
         reason=reason,
         seconds=_seconds_of(claim, record, measurement),
         evidence=measured,
-        next_step=_name_image(_find_next_step(claim, finding, measured), evidence.image),
+        next_step=_fit_to_image(_find_next_step(claim, finding, measured), evidence.image),
     )
 
 
@@ -231,12 +231,16 @@ def _find_next_step(claim: Claim, finding: Finding, measured: Mapping[str, Any])
     return checks.next_step_of(claim, finding.reason)
 
 
-def _name_image(step: str, image: str) -> str:
-    """Return a next step whose commands have the name of an image of the matrix in place of NAME.
+def _fit_to_image(step: str, image: str) -> str:
+    """Return a next step with the commands for an image of the matrix, or for one of a user's own.
 
-    An image of a user's own has no such name: there, NAME stays.
+    The former have the image's name in place of NAME. An image of a user's own has no such name.
     """
-    return step.replace("NAME", image) if re.match(r"cu\d", image) else step
+    if re.match(r"cu\d", image):
+        return step.replace("NAME", image)
+    for words, own_words in next_steps.FOR_OWN_IMAGES.items():
+        step = step.replace(words, own_words)
+    return step
 
 
 def _seconds_of(claim: Claim, record: Record | None, measurement: Measurement | None) -> float:
@@ -343,7 +347,10 @@ def _decide(
     if claim.unproven:
         return unproven(claim.unproven)
     if judging is None:
-        return unproven("this release of truetag does not have this check", _OTHER_SUITE)
+        return unproven(
+            "it was measured by a release of truetag that has this check, which this release lacks",
+            _OTHER_SUITE,
+        )
     # A probe that was not run says nothing about the image.
     if record is None:
         return unproven(

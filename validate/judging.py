@@ -140,7 +140,7 @@ def count_unlisted(evidence: Mapping[str, Any], name: str, description: str) -> 
     if name not in evidence:
         return []
     unlisted = evidence[f"{name}_count"] - len(evidence[name])
-    return [f"{unlisted} more {description}"] if unlisted else []
+    return [f"{unlisted} more {description}: mend these first"] if unlisted else []
 
 
 def joined(problems: Sequence[str], *, limit: int = _PROBLEMS_SHOWN) -> str:

@@ -1,20 +1,34 @@
 """Parts of next steps: the sentences that say what to do about a claim that does not hold.
 
-A next step is one sentence, printed once below the failed claims of a check. It has to be true for
-whoever builds an image of the matrix, and for whoever built an image of their own on one of ours;
-where they differ, it says both. NEXT_STEPS of a check's file has those of its claims. A finding can
-bring one of its own, for a reason that needs another step. In a report about an image of the matrix
-its name stands in place of NAME (validate/judge.py).
+A next step is one sentence, printed once below the failed claims of a check. NEXT_STEPS of a
+check's file has those of its claims. A finding can bring one of its own, for a reason that needs
+another step. Steps are written for whoever builds an image of the matrix: in a report about such an
+image its name stands in place of NAME. In a report about any other image FOR_OWN_IMAGES replaces
+the words that are only for the matrix (validate/judge.py).
 """
 
 from validate.installation import command
 
 LOCK = command("lock", "NAME")
 BUILD = command("build", "NAME")
-BUILD_ANEW = (
-    f"build the image without cached steps (`{command('build', 'NAME', '--no-cache')}`, or "
-    "`docker build --no-cache` for an image of your own)"
-)
+_BUILD_UNCACHED = f"`{command('build', 'NAME', '--no-cache')}`"
+BUILD_ANEW = f"build the image without cached steps ({_BUILD_UNCACHED})"
+AS_LOCKED = f"to bring the locked packages back, {BUILD_ANEW}"
+_LOCK_AND_BUILD = f", then run `{LOCK}` and `{BUILD}`"
+FOR_OWN_IMAGES = {
+    AS_LOCKED: (
+        "take `--upgrade` out of your `pip install`, and every line that changes PIP_CONSTRAINT "
+        "out of your Dockerfile, so that pip moves none of the base image's packages, and build "
+        "the image again (or declare a change that you want in /opt/truetag/derived.toml, under "
+        "[replaces])"
+    ),
+    _BUILD_UNCACHED: "`docker build --no-cache`",
+    "pin in matrix.yaml ": "install with pip in your Dockerfile ",
+    _LOCK_AND_BUILD: ", then build the image again and validate it",
+}
+"""Words of steps for an image of the matrix -> those for an image that a user builds themselves.
+
+The first row contains the second one's words, so it stands above it."""
 VALIDATE_AGAIN = f"`{command('validate', 'NAME')}`"
 REPORT = "report it to truetag with evidence.json of this run (in out/NAME/ or out/validate/NAME/)"
 RUN_AS_ASKED = (
@@ -79,7 +93,4 @@ def pin(release: str) -> str:
 
     `release` says which one: `the torchvision release that was made for this torch`.
     """
-    return (
-        f"pin in matrix.yaml {release}, then run `{LOCK}` and `{BUILD}`; in an image of your own, "
-        "install it with pip in your Dockerfile, then build that image again and validate it"
-    )
+    return f"pin in matrix.yaml {release}{_LOCK_AND_BUILD}"

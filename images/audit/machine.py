@@ -82,9 +82,9 @@ def _obstacles_without_torch(
     if torch and not torch["cuda"]:
         yield (
             f"torch {torch['version']} is built without CUDA, and uses no NVIDIA GPU: "
-            "install a build for CUDA in its place, by its index (`--index-url "
-            "https://download.pytorch.org/whl/cu130`, or cu128, cu126 for older drivers), because "
-            "the default index may have this one again"
+            "remove it (`pip uninstall torch`) and install a build for CUDA, by its index "
+            "(`--index-url https://download.pytorch.org/whl/cu130`, or cu128, cu126 for older "
+            "drivers), because the default index may have this one again"
         )
     yield from chooser.wrong_for_gpu(machine)
 

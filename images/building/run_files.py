@@ -234,7 +234,10 @@ def make_build_record(folder: Path, info: ImageInfo, missing: Mapping[str, str])
             "this image was not built from the folder that `render` wrote: its label "
             f"{'; '.join(contradictions)}"
         )
-        raise failed(info.digest[:19], cause, render_again)
+        then = (
+            f"{render_again}; or, if you meant another image, validate it by the name in its label"
+        )
+        raise failed(info.digest[:19], cause, then)
 
     return {
         "image": inputs["image"],

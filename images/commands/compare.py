@@ -117,7 +117,11 @@ def _read_from_engine(
     except UserError as error:
         # It may be an image of an engine that does not answer.
         cause = f"{cause}, and the engine can't be asked: {error.problems[0].cause}"
-        raise UserError(replace(unknown, cause=cause)) from None
+        then = (
+            "if you mean an image of Docker, start its engine (`docker info` shows whether it "
+            f"runs) and give the command again; if not: {unknown.then}"
+        )
+        raise UserError(replace(unknown, cause=cause, then=then)) from None
     with engine:
         if engine.find(reference) is None:
             raise UserError(replace(unknown, cause=f"{cause}, and the engine has no such image"))

@@ -60,7 +60,9 @@ def render(
     folder = require_writable(out or sources.workspace.out)
     # Without --bake, an official wheel that is not in the cache counts as one that could not be
     # fetched: if its package is optional, the image goes without it.
-    refusal = "" if baking else "`render` downloads wheels only with --bake"
+    refusal = (
+        "" if baking else "`render` downloads wheels only with --bake, which also builds the image"
+    )
     options = BuildOptions(
         sources=sources,
         host=host_settings(),

@@ -105,7 +105,7 @@ def _read_node(
         line = key_node.start_mark.line + 1
         if key in mapping:
             cause = f"{key!r} stands twice (first in line {lines[(*path, key)]})"
-            then = "keep one of the two"
+            then = "delete the line whose value does not hold"
             duplicates.append(Problem(where=f"{name}:{line}", cause=cause, then=then))
             continue
         lines[(*path, key)] = line

@@ -129,7 +129,8 @@ def find(base: Base, locks: Path) -> DebianLock | None:
         return None
     match = _LOCK.fullmatch(file.read_text(encoding="utf-8", errors="replace"))
     if match is None:
-        raise wrong(paths.shown(file), "this lock is damaged", how_to_remake())
+        cause = "this lock is damaged: its text is not as `lock` wrote it"
+        raise wrong(paths.shown(file), cause, how_to_remake())
     # The lock names the packages that its layer was resolved for. This release of truetag may
     # install others.
     requested = tuple(match["requested"].split())

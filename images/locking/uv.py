@@ -336,10 +336,10 @@ def _without_hashes(release: str, private_index: str | None, where: str) -> User
         f"the index gives no sha256 for {release}: "
         "its files could not be checked when they are installed"
     )
-    then = "set UV_DEFAULT_INDEX to an index that gives hashes (PyPI does), then lock again"
+    then = "set UV_DEFAULT_INDEX to an index that gives hashes (PyPI does)"
     if private_index is not None:
-        then = f"let the index {private_index} give sha256 hashes, then `{command('lock', where)}`"
-    return wrong(where, cause, then)
+        then = f"let the index {private_index} give sha256 hashes"
+    return wrong(where, cause, f"{then}, then `{command('lock', where)}`")
 
 
 def _choose_wheel(files: Sequence[Mapping[str, Any]], target: Target) -> Mapping[str, Any]:

@@ -374,7 +374,11 @@ def load_validated(
             f"this tag names {image.image_id[:19]} already, not the image that was validated "
             f"({image_id[:19]})"
         )
-        then = "tags with a date are never moved: build the image again, then publish that build"
+        then = (
+            "`publish` never moves a tag with a date, so somebody pushed another image to it by "
+            "hand: delete this tag in the registry, if nobody needs it, and give the command "
+            "again; or publish to another repository (--to)"
+        )
         raise failed(where, cause, then)
     return image
 
@@ -482,13 +486,17 @@ def require_own_index(source: Registry, index: Manifest, images: Sequence[Publis
     digest, which was signed, only if the old one was made in the same way.
     """
     where = f"{source.repository}@{index.digest}"
-    publishing = command("publish", "NAME", "--to", str(source.repository))
-    then = f"publish its images again (`{publishing}` for each), which writes the index anew"
+    names = " ".join(image.name or "NAME" for image in images)
+    publishing = command("publish", names, "--to", str(source.repository))
+    then = (
+        f"`{publishing}` publishes its images again, which writes the index anew; then give the "
+        "command again with the tag, or with the digest of the new index"
+    )
     check = verify.check_index(index, images)
     if check.status is not Status.PASS:
         raise failed(where, check.reason, then)
     if index.digest != attachments.make_index(images).digest:
-        raise failed(where, "this index was not written by `publish`", then)
+        raise failed(where, "something else than `publish` wrote this index of images", then)
 
 
 def require_signed_tag(

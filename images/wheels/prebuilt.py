@@ -205,7 +205,8 @@ def _search_wheel(
         problem = error.problems[0]
     # No index has a wheel of such a package, but the user can compile one.
     if pin.compiled:
-        then = f"{problem.then}; or {_compile_command(pin, image)} compiles one"
+        compile_command = _compile_command(pin, image)
+        then = f"{problem.then}; or {compile_command} compiles one, which this command then finds"
         problem = replace(problem, then=then)
     return _Search(None, problem)
 

@@ -75,8 +75,11 @@ def steps_of(next_step: checks.NextStep) -> list[str]:
 
 
 def step_of_check(reason: str) -> str:
-    """What the check of CLAIM says about a failure for this reason."""
-    return checks.next_step_of(CLAIM, reason)
+    """What the check of CLAIM says about a failure of a user's own image for this reason."""
+    step = checks.next_step_of(CLAIM, reason)
+    for words, own_words in next_steps.FOR_OWN_IMAGES.items():
+        step = step.replace(words, own_words)
+    return step
 
 
 def lines_about(*claims: ClaimVerdict) -> list[str]:
@@ -201,6 +204,28 @@ def test_a_command_has_the_name_of_an_image_of_the_matrix() -> None:
     assert verdict_on(finding, image="an image on cu126-torch25").next_step == (
         next_steps.VALIDATE_AGAIN
     )
+
+
+def test_a_step_has_only_the_commands_for_the_image_that_it_is_about() -> None:
+    """A reader has either a row of matrix.yaml or a Dockerfile, and the program knows which."""
+    finding = failed("it is broken", f"{pin('another six')}; or {next_steps.BUILD_ANEW}")
+
+    assert verdict_on(finding, image="cu126-torch25").next_step == (
+        "pin in matrix.yaml another six, then run `nox -s lock -- cu126-torch25` and `nox -s build "
+        "-- cu126-torch25`; or build the image without cached steps (`nox -s build -- "
+        "cu126-torch25 --no-cache`)"
+    )
+    assert verdict_on(finding, image="an image on cu126-torch25").next_step == (
+        "install with pip in your Dockerfile another six, then build the image again and validate "
+        "it; or build the image without cached steps (`docker build --no-cache`)"
+    )
+
+
+def test_packages_that_are_not_as_locked_are_blamed_on_the_dockerfile_of_an_own_image() -> None:
+    finding = failed("it is broken", next_steps.AS_LOCKED)
+
+    assert "Dockerfile" not in verdict_on(finding, image="cu126-torch25").next_step
+    assert "--upgrade" in verdict_on(finding, image="an image on cu126-torch25").next_step
 
 
 def test_a_probe_that_broke_off_says_how_to_run_it_alone() -> None:

@@ -135,7 +135,7 @@ def _judge_refusal(reasons: Sequence[str]) -> Finding:
     """
     faults = [reason for reason in reasons if "capability" not in reason]
     if faults:
-        return failed(f"the package refuses to run this kernel: {listed(faults)}")
+        return failed(f"the kernel's library refuses to run it: {listed(faults)}")
     return not_applicable(listed(list(reasons)))
 
 

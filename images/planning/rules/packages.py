@@ -37,7 +37,7 @@ def check_companions(candidate: Candidate) -> Iterator[Finding]:
         needed = candidate.torch_facts.triton
         yield refuse(
             f"torch {candidate.torch} needs triton{needed}, but the stack pins triton {triton}: "
-            f"pin triton{needed} at `stacks.{candidate.name.torch}` in matrix.yaml"
+            f"pin triton{needed} at `stacks.{candidate.name.torch}` in matrix.yaml, then lock again"
         )
 
     # `releases`: version -> what facts.yaml knows of that release.
@@ -595,7 +595,11 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
         lack = f"{name} {version} is installed as pure Python, without its compiled extensions"
         obstacles = "; ".join(reasons_against_compiling(candidate, source, version))
         if obstacles:
-            text = f"{lack}, as {obstacles}: use {name} without these extensions"
+            text = (
+                f"{lack}, as {obstacles}: if your programs need these extensions, remove this "
+                f"obstacle, or compile {name} yourself and build with --wheelhouse FOLDER, where "
+                "that wheel lies; if not, nothing needs to be done"
+            )
             yield warn(Topic.LACKING, text)
         else:
             compile_command = command("wheels", str(candidate.name), source)

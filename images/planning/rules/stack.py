@@ -177,11 +177,11 @@ def _check_nvcc(candidate: Candidate) -> Iterator[Finding]:
     # A base without a suite, such as Ubuntu's, can't install Debian's packages.
     elif not candidate.base.suite:
         on_debian = _name_on_other_bases(candidate, partial(_can_have_nvcc, candidate))
-        devel_images = on_debian or "an image on a base of Debian"
         without_devel = replace(image, devel=False)
         yield refuse(
             f"nvcc {cuda} is installed from packages of Debian, but the base {candidate.base.key} "
-            f"({candidate.base.reference}) is not Debian: build {devel_images}; or build "
+            f"({candidate.base.reference}) is not Debian: build {on_debian or 'another image'}, "
+            "whose base is Debian; or build "
             f"{without_devel} on a base image that has this nvcc (--base REF)"
         )
 

@@ -355,8 +355,12 @@ def test_an_index_in_another_order_than_publish_writes_is_not_promoted(
     entries = attachments.make_index([arm64, amd64]).manifests
     repositories.staging.put(distribution.index(entries[::-1]), "turned")
 
-    with pytest.raises(UserError, match="this index was not written by `publish`"):
+    with pytest.raises(UserError, match="something else than `publish` wrote this index") as error:
         repositories.promote_stored("turned")
+
+    # The step names the images of the index, so that it can be given as it stands.
+    (problem,) = error.value.problems
+    assert AMD64_NAME in problem.then and ARM64_NAME in problem.then
 
 
 # --- single images --------------------------------------------------------------------------------

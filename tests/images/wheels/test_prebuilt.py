@@ -176,7 +176,7 @@ def test_an_optional_package_that_cannot_be_had_is_missing_with_its_reason(tmp_p
         "no route to host (flash_attn-2.8.3+cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl "
         "of github.com); download this wheel on a machine that reaches github.com, put it into a "
         "folder here, and give the command again with --wheelhouse FOLDER; or "
-        "`nox -s wheels -- cu126-torch27 flash-attn` compiles one"
+        "`nox -s wheels -- cu126-torch27 flash-attn` compiles one, which this command then finds"
     )
 
 
@@ -454,7 +454,9 @@ def test_a_build_that_cannot_download_what_it_requires_stops(tmp_path: Path) -> 
     (problem,) = error.value.problems
     assert problem.where == f"{OFFICIAL} of 127.0.0.1"
     assert "onnection refused" in problem.cause
-    assert problem.then.endswith("`nox -s wheels -- cu126-torch27 flash-attn` compiles one")
+    assert problem.then.endswith(
+        "`nox -s wheels -- cu126-torch27 flash-attn` compiles one, which this command then finds"
+    )
 
 
 # --- the cache of compiled wheels -----------------------------------------------------------------

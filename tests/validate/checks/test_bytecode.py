@@ -125,6 +125,7 @@ def test_an_image_without_bytecode_fails() -> None:
 def test_faults_that_are_not_listed_are_counted() -> None:
     path = "/opt/venv/lib/python3.11/site-packages/__pycache__/six.cpython-311.pyc"
     shown = path.removeprefix("/opt/venv/lib/python3.11/site-packages/")
-    reason = f"the bytecode {shown} is void; 2 more files of bytecode do not fit their sources"
+    rest = "2 more files of bytecode do not fit their sources: mend these first"
+    reason = f"the bytecode {shown} is void; {rest}"
 
     assert judged(faults={path: "void"}, faults_count=3)[:2] == (Status.FAIL, reason)

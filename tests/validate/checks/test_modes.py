@@ -42,18 +42,22 @@ def link() -> os.stat_result:
     ("path", "lstat", "fault"),
     [
         ("/opt/venv/a.py", file(0o644), ""),
-        ("/opt/venv/a.py", file(0o644, uid=1001), "belongs to uid 1001"),
-        ("/opt/venv/a.py", file(0o664, gid=7), "may be changed by group 7"),
+        ("/opt/venv/a.py", file(0o644, uid=1001), "belongs to uid 1001, not to root: `chown 0:0`"),
+        ("/opt/venv/a.py", file(0o664, gid=7), "may be changed by group 7: `chmod g-w`"),
         # OpenShift's users, of any number, are in root's group.
         ("/opt/venv/a.py", file(0o664), ""),
-        ("/opt/venv/a.py", file(0o666), "may be changed by every user"),
-        ("/opt/venv/bin", folder(0o1777), "is a folder for everybody to put files into"),
+        ("/opt/venv/a.py", file(0o666), "may be changed by every user: `chmod o-w`"),
+        (
+            "/opt/venv/bin",
+            folder(0o1777),
+            "is a folder for everybody to put files into: `chmod o-w`",
+        ),
         # uv's lock file, for everybody to take.
         ("/opt/venv/.lock", file(0o666), ""),
         ("/opt/venv/a", link(), ""),
         # A service may own what it keeps in /var, a person may not.
         ("/var/lib/apt", folder(0o700, uid=42), ""),
-        ("/var/lib/dpkg", folder(0o755, uid=1001), "belongs to uid 1001"),
+        ("/var/lib/dpkg", folder(0o755, uid=1001), "belongs to uid 1001, not to root: `chown 0:0`"),
         ("/workspace/x", file(0o666, uid=1001), ""),
     ],
 )
@@ -237,8 +241,8 @@ def test_an_image_without_faults_passes() -> None:
             id="setuid-program-of-no-package",
         ),
         pytest.param(
-            {"faults": {"/x": "belongs to uid 7"}, "faults_count": 3},
-            "/x belongs to uid 7; 2 more paths have wrong",
+            {"faults": {"/x": "belongs to uid 7, not to root: `chown 0:0`"}, "faults_count": 3},
+            "/x belongs to uid 7, not to root: `chown 0:0`; 2 more paths have wrong",
             id="more-faults-than-are-listed",
         ),
         pytest.param(

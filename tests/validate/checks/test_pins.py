@@ -67,7 +67,7 @@ def install_twice(site: Site) -> None:
         ),
         pytest.param(
             install_behind_another,
-            "other/pkg.py of no installed package",
+            "other/pkg.py, which belongs to no installed package",
             id="hidden-by-pythonpath",
         ),
         pytest.param(

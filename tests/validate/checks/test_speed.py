@@ -25,6 +25,7 @@ from validate.evidence import Evidence
 from validate.harness import timing
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Finding, Status
+from validate.next_steps import MEASUREMENT_FAILED
 
 GIB = 1 << 30
 H100 = "NVIDIA H100 80GB HBM3"
@@ -459,8 +460,19 @@ def test_what_is_no_number_is_within_no_bound(
     assert judge_step(subject, baseline=baseline, **not_a_number).status is Status.FAIL
 
 
+def test_a_step_without_a_time_is_not_called_slow() -> None:
+    finding = judge_step(times_as_long=float("nan"))
+
+    fails(finding, "no time of a step could be measured")
+    assert "is allowed" not in finding.reason
+    assert finding.next_step == MEASUREMENT_FAILED
+
+
 def test_a_slower_step_fails_and_names_the_recorded_time() -> None:
-    fails(judge_step(times_as_long=1.3), "recorded runs of this image took 325.7 ms a step (2 runs")
+    fails(
+        judge_step(times_as_long=1.3),
+        "recorded runs of this image took 325.7 ms a step (by image ID: 2 runs",
+    )
 
 
 @pytest.mark.parametrize("disturbance", DISTURBANCES)

@@ -317,7 +317,6 @@ def _constraint_faults(fixed: Mapping[str, str], constraints: Mapping[str, str])
 
 CLAIMS = {"additions": judge}
 NEXT_STEPS = {
-    "additions": "in an image of your own, take the lines that change PIP_CONSTRAINT, PIP_PYTHON "
-    "or /opt/truetag out of your Dockerfile, and build the image again; if it has none, or if this "
-    f"is an image of the matrix, {REPORT}"
+    "additions": "take the lines that change PIP_CONSTRAINT, PIP_PYTHON or /opt/truetag out of "
+    f"your Dockerfile, and build the image again; if you have no such line, {REPORT}"
 }

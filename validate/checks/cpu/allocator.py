@@ -40,7 +40,7 @@ def read_settings() -> AllocatorEvidence:
 measure = partial(measure_claimed_subjects, measures={"settings": read_settings})
 CLAIMS = {"allocator": judge_limits}
 NEXT_STEPS = {
-    "allocator": "in an image of your own, set only the variable that its torch reads "
+    "allocator": "of these variables, let your Dockerfile set only the one that its torch reads "
     "(PYTORCH_ALLOC_CONF from torch 2.10 on, PYTORCH_CUDA_ALLOC_CONF before), and build the image "
-    f"again; if this is an image of the matrix, {REPORT}"
+    f"again; if it sets none, {REPORT}"
 }

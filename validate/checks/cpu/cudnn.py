@@ -67,5 +67,7 @@ NEXT_STEPS = {
     "native/cudnn": "find all copies by `docker run --rm IMAGE find / -name 'libcudnn.so*'`; if "
     "there is one outside of the folder nvidia/cudnn of site-packages, remove that copy, the "
     "package that brings it or the LD_LIBRARY_PATH line that leads to it, and build the image "
-    f"again; if there is none, {BUILD_ANEW}"
+    "again; if there is none, a step of your Dockerfile or base image installed the other copy "
+    "over the locked one (`pip install` of nvidia-cudnn, or of a package that requires it), so "
+    f"take that step out; if there is no such step, {BUILD_ANEW}"
 }

@@ -27,14 +27,28 @@ _TORCH = (
     f"{if_image_sets('NVIDIA_TF32_OVERRIDE or TORCH_ALLOW_TF32_CUBLAS_OVERRIDE')}; if not, take an "
     "image of another torch or CUDA, as this torch computes wrongly on this GPU"
 )
+_ATTENTION = (
+    f"{pin('a release of {} that was made for this torch and GPU')}; until then, train with "
+    "another attention (`attn_implementation` of transformers)"
+)
+_FLASH_ATTN = _ATTENTION.format("flash-attn")
+_FLASH_ATTN_4 = _ATTENTION.format("flash-attn-4")
+_XFORMERS = _ATTENTION.format("xformers")
 NEXT_STEPS = {
     "numerics/conv-fp32": _TORCH,
     "numerics/gemm-fp32": _TORCH,
     "numerics/svd-fp32": _TORCH,
     "numerics/tf32-switch": _TORCH,
-    "attention": "if this is a kernel of torch's own (attention/sdpa-*), take an image of another "
-    f"torch; if not, {pin('a release of the package that was made for this torch and GPU')}; until "
-    "then, train with another attention (`attn_implementation` of transformers)",
+    "attention/flash-attn-dense": _FLASH_ATTN,
+    "attention/flash-attn-varlen": _FLASH_ATTN,
+    "attention/xformers-cutlass": _XFORMERS,
+    "attention/xformers-flash": _XFORMERS,
+    "attention/transformers-flash-attn-4": _FLASH_ATTN_4,
+    "attention/flash-attn-4-dense": _FLASH_ATTN_4,
+    "attention/flash-attn-4-varlen": _FLASH_ATTN_4,
+    "attention/flash-attn-4-features": _FLASH_ATTN_4,
+    "attention": "take an image of another torch, as this kernel is torch's own; until then, "
+    "train with another attention (`attn_implementation` of transformers)",
     "bitsandbytes": f"{if_image_sets('BNB_CUDA_VERSION')}; if not, "
     f"{pin('a bitsandbytes release with code for this GPU and CUDA')}",
     "triton/jit": f"{if_image_sets('TRITON_INTERPRET or another TRITON_* variable')}; if not, "

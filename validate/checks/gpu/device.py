@@ -211,10 +211,14 @@ NEXT_STEPS = {
         "image again",
         "the host's driver is": "restart Docker (`sudo systemctl restart docker`), which then "
         "gives containers the host's new driver, and validate again",
+        "system not yet initialized": "on the host, run `sudo systemctl enable --now "
+        "nvidia-fabricmanager`, as GPUs with NVSwitch (HGX, DGX) wait for the Fabric Manager; its "
+        "version must be exactly the driver's (`systemctl status nvidia-fabricmanager` says why it "
+        "does not start); then validate again",
         "can't list the GPUs": "run `nvidia-smi` on the host. If it fails there, too, mend the "
-        "host's driver (`sudo dmesg` says more). If it works, compare it with `docker run --rm "
-        "--gpus all IMAGE nvidia-smi`: where only the container fails, restart Docker (`sudo "
-        "systemctl restart docker`). Then validate again",
+        "host's driver: install it again, or start the host anew (`sudo dmesg` says more). If only "
+        "`docker run --rm --gpus all IMAGE nvidia-smi` fails, restart Docker (`sudo systemctl "
+        "restart docker`). If both work, start the host anew. Then validate again",
         "": "compare `nvidia-smi -L` on the host with `docker run --rm --gpus all IMAGE nvidia-smi "
         "-L`; if they differ, take CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES out of your "
         "Dockerfile and of the environment of Docker, or let `docker context use` name the engine "

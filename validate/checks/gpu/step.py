@@ -24,7 +24,7 @@ from validate.harness.timing import Conditions, Timed, Watch
 from validate.judging import Finding, failed, is_finite, joined, passed, suspects, unproven
 from validate.kernels import runner
 from validate.kernels._evidence import DeviceFacts
-from validate.next_steps import FREE_THE_GPU, pin
+from validate.next_steps import FREE_THE_GPU, MEASUREMENT_FAILED, pin
 
 SETTINGS = Settings(runs_alone=True, time_limit=600)
 
@@ -376,6 +376,10 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
         return other_gpu
 
     trained = evidence["trained"]
+    if not is_finite(trained["time"]["seconds"]):
+        return failed(
+            "no time of a step could be measured (it is not a number)", MEASUREMENT_FAILED
+        )
     times = [trained["time"]]
     if "eager" in evidence:
         times.append(evidence["eager"]["time"])
@@ -535,7 +539,9 @@ def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
         most = timing.longest_allowed(baseline["time"], timed, margin=timing.MARGIN)
         if not seconds <= most:
             milliseconds = baseline["time"]["seconds"] * 1e3
-            recorded = f"{_RECORDED} took {milliseconds:.1f} ms a step ({baseline['of']})"
+            recorded = (
+                f"{_RECORDED} took {milliseconds:.1f} ms a step (by image ID: {baseline['of']})"
+            )
             yield f"{recorded}, and at most {most * 1e3:.1f} ms is allowed"
 
 

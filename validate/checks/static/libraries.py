@@ -729,7 +729,12 @@ def split_soname(name: str) -> tuple[str, str]:
 
 
 CLAIMS = {"libraries": judge}
-_PIN = pin("the release of the package that was made for this torch and CUDA")
+_PIN = pin("the release of the package that the reason names that was made for this torch and CUDA")
+_ADD = pin(
+    "NVIDIA's package that has the missing library (of CUDA 12, nvidia-curand-cu12 has "
+    "libcurand.so.10), or, if the missing library is of another CUDA than the image's, the "
+    "release of the package that was made for this torch and CUDA"
+)
 _REMOVE_COPY = (
     "remove the copy that no package brings, or the LD_LIBRARY_PATH line or /etc/ld.so.conf.d file "
     "that leads to it, in your Dockerfile or base image, and build the image again"
@@ -744,8 +749,8 @@ NEXT_STEPS = {
         "program that needs it, remove this program in the step that brings it; then build the "
         "image again",
         "can't be loaded": _PIN,
-        " needs libcu": _PIN,
-        " needs libnv": _PIN,
+        " needs libcu": _ADD,
+        " needs libnv": _ADD,
         " needs libtorch": _PIN,
         " needs libc10": _PIN,
         "": "install the Debian package that has the missing library (`apt-get install`) in your "

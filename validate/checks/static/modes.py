@@ -301,13 +301,13 @@ def find_changeable(
         # services, which have lower numbers than people.
         lowest_wrong_id = _FIRST_USER if path.startswith(_SERVICES) else 1
         if facts.st_uid >= lowest_wrong_id:
-            yield path, f"belongs to uid {facts.st_uid}"
+            yield path, f"belongs to uid {facts.st_uid}, not to root: `chown 0:0`"
         elif facts.st_mode & stat.S_IWGRP and facts.st_gid >= lowest_wrong_id:
-            yield path, f"may be changed by group {facts.st_gid}"
+            yield path, f"may be changed by group {facts.st_gid}: `chmod g-w`"
         elif facts.st_mode & stat.S_IWOTH and stat.S_ISDIR(facts.st_mode):
-            yield path, "is a folder for everybody to put files into"
+            yield path, "is a folder for everybody to put files into: `chmod o-w`"
         elif facts.st_mode & stat.S_IWOTH:
-            yield path, "may be changed by every user"
+            yield path, "may be changed by every user: `chmod o-w`"
 
 
 def find_open_programs(paths: Mapping[str, os.stat_result]) -> set[str]:
@@ -343,7 +343,7 @@ def find_closed_folders(
         facts = paths.get(folder)
         if facts and (facts.st_uid or stat.S_IMODE(facts.st_mode) != _OPEN_AND_STICKY):
             state = f"has mode {stat.S_IMODE(facts.st_mode):o} and uid {facts.st_uid}"
-            yield folder, f"{state}: it must be root's, for everybody (1777)"
+            yield folder, f"{state}, and must be root's, for everybody: `chown 0:0`, `chmod 1777`"
 
 
 def find_unreadable_for_all(
@@ -361,10 +361,11 @@ def find_unreadable_for_all(
             continue
         # Folders must be entered and programs started (5: read and execute), files only read (4).
         is_entered_or_started = stat.S_ISDIR(facts.st_mode) or is_program(path, facts)
-        needed = 0o5 if is_entered_or_started else 0o4
+        needed, rights = (0o5, "rx") if is_entered_or_started else (0o4, "r")
         # The last three bits of a mode are for those who are neither the owner nor in the group.
         if facts.st_mode & needed != needed:
-            yield path, f"has mode {stat.S_IMODE(facts.st_mode):o}: users can't use it"
+            state = f"has mode {stat.S_IMODE(facts.st_mode):o}: users can't use it"
+            yield path, f"{state}: `chmod a+{rights}`"
 
 
 def find_unreadable_for(
@@ -392,7 +393,7 @@ def find_unreadable_for(
         if not is_users or is_link(facts) or user.may_read(facts):
             continue
         state = f"has mode {stat.S_IMODE(facts.st_mode):o} and is of uid {facts.st_uid}"
-        yield path, f"{state}: the image's user (uid {user.uid}) can't read it"
+        yield path, f"{state}: the image's user (uid {user.uid}) can't read it: `chmod a+rX`"
 
 
 def list_named_folders(environment: UserEnvironment) -> list[str]:
@@ -420,7 +421,7 @@ def find_future(paths: Mapping[str, os.stat_result]) -> Iterator[tuple[str, str]
     for path, facts in paths.items():
         if facts.st_mtime > tomorrow and not is_link(facts) and not is_everybodys(path):
             date = time.strftime("%Y-%m-%d", time.gmtime(facts.st_mtime))
-            yield path, f"is dated {date}, in the future"
+            yield path, f"is dated {date}, in the future: `touch`"
 
 
 def is_for_all(path: str, facts: os.stat_result) -> bool:
@@ -508,7 +509,7 @@ def judge(_subject: str, _expect: Expected, evidence: Measured) -> Finding:
     for program in evidence["privileged"]:
         faults.append(
             f"{program}: it runs with more rights than its caller's (setuid, setgid or "
-            "capabilities), and no Debian package brought it"
+            "capabilities), and no Debian package brought it: `chmod a-s`, or `setcap -r`"
         )
     for path, fault in evidence["faults"].items():
         faults.append(f"{path} {fault}")
@@ -521,11 +522,12 @@ def judge(_subject: str, _expect: Expected, evidence: Measured) -> Finding:
 
 CLAIMS = {"modes": judge, "base/modes": judge}
 _NEXT_STEP = (
-    "set owner and mode in the step that brings the file ({place}): `COPY --chmod=644` (755 for "
-    "programs and folders), `RUN chmod -R a+rX,go-w PATH`, `chmod a-s PATH` for a program with "
-    "more rights; then build the image again, under `umask 022`"
+    "in the step that brings the file, of your Dockerfile or of the base image's, run what the "
+    "reason says behind its path (`RUN chown 0:0 PATH`, for example), or set owner and mode by "
+    "`COPY --chown=0:0 --chmod=644` (755 for programs and folders); then build the image again, "
+    "under `umask 022`"
 )
 NEXT_STEPS = {
-    "modes": _NEXT_STEP.format(place="of your Dockerfile or base image"),
-    "base/modes": _NEXT_STEP.format(place="of the base image's Dockerfile"),
+    "modes": _NEXT_STEP,
+    "base/modes": _NEXT_STEP,
 }

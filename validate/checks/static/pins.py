@@ -25,7 +25,7 @@ from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.environment.user_environment import Start, UserEnvironment
 from validate.judging import Finding, conclude, failed, listed
-from validate.next_steps import BUILD_ANEW, take_out
+from validate.next_steps import AS_LOCKED, take_out
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -466,7 +466,7 @@ def find_module_faults(subject: str, expect: PinExpect, name: str, module: Modul
 
     if subject not in module["owners"]:
         owner = listed(module["owners"]) or "no installed package"
-        file = f"{module['file']} of {owner}"
+        file = f"{module['file']}, which belongs to {owner}"
         yield f"`import {name}` loads {file}, found through {module['through']}"
     others = set(module["providers"]) - {subject} - set(expect["shares"])
     if others:
@@ -605,19 +605,12 @@ def release_numbers(version: str) -> tuple[int, ...]:
 
 
 CLAIMS = {"pins/lock": judge_lock, "pins/additions": judge_additions, "pins": judge}
-_AS_LOCKED = (
-    "in an image of your own, take `--upgrade` out of your `pip install`, and every line that "
-    "changes PIP_CONSTRAINT out of your Dockerfile, so that pip moves none of the base image's "
-    "packages, and build the image again (or declare a change that you want in "
-    "/opt/truetag/derived.toml, under [replaces]); for an image of the matrix, "
-    f"{BUILD_ANEW}"
-)
 NEXT_STEPS = {
     "pins": {
         "` loads ": take_out("this file, or the PYTHONPATH or .pth line that leads to it,"),
-        "": _AS_LOCKED,
+        "": AS_LOCKED,
     },
-    "pins/lock": _AS_LOCKED,
+    "pins/lock": AS_LOCKED,
     "pins/additions": "take the package or variable that the reason names out of your Dockerfile, "
     "or install a release of the package for which the reason does not hold, and build the image "
     "again",
