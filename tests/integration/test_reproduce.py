@@ -88,7 +88,7 @@ def test_the_origin_of_a_built_image_is_proven_and_one_changed_layer_fails(
     finding = host_origin.judge(claim.subject, expect, changed)
 
     assert finding.status is Status.FAIL
-    assert "the layer torch is planted" in finding.reason
+    assert "the layer torch has the digest planted" in finding.reason
 
 
 def test_the_same_lock_gives_the_same_base(engine: Engine, image: Image, base: BaseContext) -> None:
