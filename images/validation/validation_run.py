@@ -77,13 +77,9 @@ def validate(
     # Claims that this host can't measure are unproven from the start.
     evidence = GrowingEvidence(image, with_host_limits(to_measure, host), host, on_record)
 
-    # Read the image's files with our own Python. No program of the image runs. Its layers are read
-    # meanwhile, in this process.
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        looking = thread.submit(look_from_host, engine, image, evidence, steps_above)
-        claims_left = read_files(engine, image, evidence)
-    # This raises the error of the thread, if there was one.
-    looking.result()
+    # Read the image's files with our own Python. No program of the image runs.
+    claims_left = read_files(engine, image, evidence)
+    look_from_host(engine, image, evidence, steps_above)
 
     # Judge the admission claims. Everything else is judged later, by the caller.
     evidence_so_far = evidence.for_claims(evidence.claims)
