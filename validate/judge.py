@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from validate import checks, hints, host_faults, next_steps
-from validate.checks import Judge, Judges
+from validate.checks import Judge, Judges, RunAs
 from validate.claims import GPU_TIERS, Claim, ClaimSet, Tier
 from validate.evidence import Evidence, MeasuredOn, Measurement, OtherImage, Outcome, Record
 from validate.hints import Hint
@@ -124,12 +124,14 @@ def judge_record(claims: Sequence[Claim], record: Record) -> list[ClaimVerdict]:
     of the probe that it measures elsewhere, in another container, are left out.
     """
     evidence = Evidence(image="", digest="", records=(record,), host={})
+    has_containers_of_its_own = checks.settings(record.probe).run_as is RunAs.EACH_CLAIM
     verdicts = []
     for claim in claims:
         if claim.probe != record.probe:
             continue
-        # A probe that ended early may have measured nothing for a claim, which is a failure.
-        ended_early = record.outcome is not Outcome.COMPLETED
+        # A probe that ended early may have measured nothing for a claim, which is a failure. Where
+        # each claim has a container of its own, it is not known which claim this one was for.
+        ended_early = record.outcome is not Outcome.COMPLETED and not has_containers_of_its_own
         if ended_early or record.measurement_of(claim.subject):
             verdicts.append(_judge_claim(claim, evidence, checks.judge_of(claim)))
     return verdicts
@@ -204,7 +206,7 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
         reason=reason,
         seconds=_seconds_of(claim, record, measurement),
         evidence=measured,
-        next_step=_fit_to_image(_find_next_step(claim, finding, measured), evidence.image),
+        next_step=fit_to_image(_find_next_step(claim, finding, measured), evidence.image),
     )
 
 
@@ -231,13 +233,14 @@ def _find_next_step(claim: Claim, finding: Finding, measured: Mapping[str, Any])
     return checks.next_step_of(claim, finding.reason)
 
 
-def _fit_to_image(step: str, image: str) -> str:
+def fit_to_image(step: str, image: str) -> str:
     """Return a next step with the commands for an image of the matrix, or for one of a user's own.
 
     The former have the image's name in place of NAME. An image of a user's own has no such name.
     """
     if re.match(r"cu\d", image):
-        return step.replace("NAME", image)
+        # Only the whole word: not in NCCL_SOCKET_IFNAME.
+        return re.sub(r"\bNAME\b", image, step)
     for words, own_words in next_steps.FOR_OWN_IMAGES.items():
         step = step.replace(words, own_words)
     return step

@@ -22,6 +22,7 @@ from images.engine.runtime import EngineFacts
 from images.validation import host_look, origin, own_python
 from images.validation.admission import find_broken, reasons_not_measured, with_admission_claims
 from images.validation.containers import (
+    GPU_MEMORY,
     MEMORY,
     SUITE_SECONDS,
     ContainerPlan,
@@ -44,9 +45,6 @@ too."""
 _CORES_BESIDE_GPU = 12
 """Cores from which on checks of a GPU run beside those of the CPU. Up to six of them run at once,
 and each needs a core."""
-_MEMORY_BESIDE_GPU = 24 * 1024**3
-"""Bytes of memory from which on they do: 3 GiB for each of these six, and as much for the others.
-"""
 
 
 def validate(
@@ -318,7 +316,9 @@ def run_containers(
             raise
 
     side_by_side, one_by_one = split_plans(engine.facts, plans)
-    with ThreadPoolExecutor(max_workers=containers_at_once(engine.facts, side_by_side)) as pool:
+    at_once = containers_at_once(engine.facts)
+    at_once += sum(plan.gpus.attached for plan in side_by_side)
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
         # An interrupt may come while a container runs already and others are still submitted.
         try:
             containers = [pool.submit(measure, plan) for plan in side_by_side]
@@ -342,7 +342,9 @@ def split_plans(
 
     Containers that run alone are among the latter; on a small machine, so is each one with GPUs.
     """
-    is_large = machine.cpus >= _CORES_BESIDE_GPU and machine.memory >= _MEMORY_BESIDE_GPU
+    # All that run at once must have their memory.
+    memory = GPU_MEMORY + MEMORY * containers_at_once(machine)
+    is_large = machine.cpus >= _CORES_BESIDE_GPU and machine.memory >= memory
     side_by_side = []
     one_by_one = []
     for plan in plans:
@@ -353,16 +355,14 @@ def split_plans(
     return side_by_side, one_by_one
 
 
-def containers_at_once(machine: EngineFacts, plans: Sequence[ContainerPlan]) -> int:
-    """Return how many of these containers may run side by side on a machine: at least one.
+def containers_at_once(machine: EngineFacts) -> int:
+    """Return how many containers without GPUs may run side by side on a machine: at least one.
 
-    There are two limits, for small and for large machines. The one that allows more counts. A
-    container with GPUs runs besides, because its checks wait for the GPU most of the time.
+    There are two limits, for small and for large machines. The one that allows more counts.
     """
     small_machine = min(_AT_ONCE_ON_SMALL, machine.memory // _MEMORY_ON_SMALL)
     large_machine = min(machine.cpus // _CORES_ON_LARGE, machine.memory // MEMORY)
-    with_gpus = sum(plan.gpus.attached for plan in plans)
-    return max(1, small_machine, large_machine) + with_gpus
+    return max(1, small_machine, large_machine)
 
 
 def unsupported_claims(facts: EngineFacts, image: ImageInfo, claims: ClaimSet) -> dict[str, str]:

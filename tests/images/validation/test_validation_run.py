@@ -311,9 +311,10 @@ def test_files_are_read_first_then_static_and_cpu_containers_run_side_by_side() 
 @pytest.mark.parametrize(
     ("cpus", "gib", "are_side_by_side"),
     [
-        pytest.param(16, 31, True, id="large machine"),
-        pytest.param(8, 31, False, id="few cores"),
-        pytest.param(16, 16, False, id="little memory"),
+        # Four containers of 12 GiB, and one of 24 with the GPUs.
+        pytest.param(16, 72, True, id="large machine"),
+        pytest.param(8, 72, False, id="few cores"),
+        pytest.param(16, 71, False, id="little memory"),
     ],
 )
 def test_gpu_checks_run_beside_the_cpus_on_a_large_machine_only(

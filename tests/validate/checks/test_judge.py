@@ -6,7 +6,7 @@ import pytest
 
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record, strict_json
-from validate.judge import ClaimVerdict, Verdict, judge, judge_record
+from validate.judge import ClaimVerdict, Verdict, fit_to_image, judge, judge_record
 from validate.judging import Status, failed, not_applicable, passed, unproven
 
 JUDGES = {
@@ -210,6 +210,25 @@ def test_a_record_alone_is_judged_for_the_claims_of_its_probe(
 
     assert [verdict.claim.subject for verdict in judged] == failed_subjects
     assert {verdict.status for verdict in judged} == {Status.FAIL}
+
+
+def test_a_container_that_crashed_is_no_failure_of_the_claims_of_other_containers() -> None:
+    """Each claim of cpu.home is measured in a container of its own."""
+    claims = [
+        replace(claim("users", subject), probe="cpu.home") for subject in ("own-folder", "volume")
+    ]
+
+    judged = judge_record(claims, replace(record_of_nothing(Outcome.CRASHED), probe="cpu.home"))
+
+    assert judged == []
+
+
+def test_only_the_whole_word_name_is_replaced_by_the_images_name() -> None:
+    step = "take NCCL_SOCKET_IFNAME out, then `nox -s build -- NAME`"
+
+    fitted = fit_to_image(step, "cu126-torch25")
+
+    assert fitted == "take NCCL_SOCKET_IFNAME out, then `nox -s build -- cu126-torch25`"
 
 
 BROKEN_UTF_8 = "\udcff"
