@@ -167,11 +167,11 @@ def _not_compared(verdict: Verdict) -> list[str]:
 
 
 def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
-    """Return lines about judged claims: the verdict and reason, and below them each hint, indented.
+    """Return lines about judged claims: verdict and reason, then hints and next steps, indented.
 
-    Claims with the same verdict, reason and hints share these lines:
-    `FAIL  device-code/bitsandbytes, device-code/torch (static): REASON`. What to do next stands
-    below the last one of the claims that share it.
+    Claims with the same verdict, reason and hints are a group, which shares these lines:
+    `FAIL  device-code/bitsandbytes, device-code/torch (static): REASON`. If groups one after
+    another have the same next step, it stands below the last of them only.
     """
     # Verdict and text -> the claims that share both. The text is the reason and then the hints,
     # each on a line of its own.
@@ -179,19 +179,20 @@ def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
     for judged in claims:
         by_reason.setdefault((judged.status, _reason_and_hints(judged)), []).append(judged)
 
-    # Claims of a check stand one after another. Their common next step follows the last of them.
     steps_of_groups = [_next_steps_of(group) for group in by_reason.values()]
 
     paragraphs = []
-    for number, ((status, text), group) in enumerate(by_reason.items(), 1):
+    for index, ((status, text), group) in enumerate(by_reason.items()):
         # Without a reason and hints the text has no line, and nothing could be unpacked.
         reason, *hint_lines = text.splitlines() or [""]
         keys = ", ".join(judged.claim.key for judged in group)
         tiers = ", ".join(dict.fromkeys(judged.claim.tier for judged in group))
         paragraphs.append(f"{status}  {keys} ({tiers}): {reason}")
         paragraphs.extend(f"    {hint_line}" for hint_line in hint_lines)
-        following_steps: list[str] = next(filter(None, steps_of_groups[number:]), [])
-        for step in steps_of_groups[number - 1]:
+        # The next group that has steps at all prints those that it shares with this one.
+        steps_of_later_groups = steps_of_groups[index + 1 :]
+        following_steps: list[str] = next(filter(None, steps_of_later_groups), [])
+        for step in steps_of_groups[index]:
             if step not in following_steps:
                 paragraphs.append(f"    next: {step}")
     return paragraphs

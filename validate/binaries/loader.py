@@ -468,9 +468,9 @@ def _should_be_elf(path: str) -> bool:
     Some files are named `.so` although they are text: linker scripts, which only compilers read. A
     file that can't be read counts as an ELF file, so that it is reported.
     """
-    if Path(path).is_fifo():  # reading it would wait for ever
-        return False
     try:
+        if Path(path).is_fifo():  # reading it would wait for ever
+            return False
         with Path(path).open("rb") as stream:
             head = stream.read(512)
     except OSError:

@@ -301,16 +301,19 @@ def modules_beside_torch(image: Image) -> list[str]:
 
 
 def user_folder_claims(image: Image) -> Iterator[Claim]:
-    """Yield the claims that users can write to their caches, for each way to mount that folder.
+    """Yield the claims that users can write to the cache folder, one for each way to mount it.
 
-    expectations.yaml has a row for each way: who runs, what is mounted, and whether it is writable.
+    expectations.yaml has a row for each way: which user and group run the container, what is
+    mounted on the folder, and whether it must be writable.
     """
-    # Variables that name cache folders. They must have these values for every user.
+    # Variables that name folders below it, such as HF_HOME. They must have these values for every
+    # user.
     caches = {}
     for name, value in user_overlay.variables(image).items():
         if value.startswith(user_overlay.CACHE):
             caches[name] = value
-    # User IDs: the image's own user, one that the image does not know, and root.
+    # IDs of users and of their groups: the image's own user, one that the image does not know, and
+    # root.
     ids = {"own": user_overlay.USER, "any": ARBITRARY_UID, "root": 0}
     for subject, home in expectations.HOMES.items():
         # User and group are keys of `ids`.
