@@ -176,9 +176,11 @@ def list_changes(
 def _compare_packages(before: ImageRecord, after: ImageRecord) -> tuple[Change, ...]:
     """Return the Python packages that moved, came or went, as far as both records tell."""
     names = before.packages.keys() | after.packages.keys()
-    # Of a package that such a record lacks, nothing is known: the image may have it.
-    if not before.all_packages or not after.all_packages:
-        names = before.packages.keys() & after.packages.keys()
+    # Of a package that an incomplete record lacks, nothing is known: the image may have it.
+    if not before.all_packages:
+        names &= before.packages.keys()
+    if not after.all_packages:
+        names &= after.packages.keys()
     has_local_parts = before.local_versions and after.local_versions
     return list_changes(
         _select(before.packages, names, has_local_parts),

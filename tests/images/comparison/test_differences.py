@@ -77,6 +77,17 @@ def test_a_package_that_one_record_lacks_is_not_said_to_have_come_or_gone() -> N
     assert "packages that the matrix does not pin" in comparison.before.missing
 
 
+def test_a_pin_that_a_complete_record_lacks_came_or_went() -> None:
+    pins = packages({"torch": "2.5.1", "flash-attn": "2.8.3"})
+    everything = packages({"torch": "2.5.1", "numpy": "2.0"}, all_packages=True)
+
+    removed = compared(pins, everything).packages
+    added = compared(everything, pins).packages
+
+    assert [str(change) for change in removed] == ["flash-attn 2.8.3 -> (none)"]
+    assert [str(change) for change in added] == ["flash-attn (none) -> 2.8.3"]
+
+
 def test_without_packages_of_an_image_none_are_compared() -> None:
     comparison = compared({}, packages({"torch": "2.14.1"}, all_packages=True))
 
