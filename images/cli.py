@@ -58,15 +58,34 @@ class VerbCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Return the arguments that are left, as click does; raise UserError for such values."""
-        if "" in args:
+        empty_value = _find_empty_value(args)
+        if empty_value:
             then = "leave it out, or write a value (a variable of the shell may be empty)"
-            raise wrong(shlex.join(args), "one of the values is empty", then)
+            raise wrong(empty_value, "the value is empty", then)
         options = [param for param in self.params if isinstance(param, TyperOption)]
         repeated = _find_repeated_option(options, args)
         if repeated:
             cause = "this option has one value, and was given twice"
             raise wrong(repeated, cause, "give it once")
         return super().parse_args(ctx, args)
+
+
+def _find_empty_value(arguments: Sequence[str]) -> str:
+    """Return the first empty value with its option: `--out=` or `--out ''`; empty if there is none.
+
+    An empty value without an option is `''`. Other words are left out: one may hold a password.
+    """
+    option = ""
+    for argument in arguments:
+        if not argument:
+            return f"{option} ''".lstrip()
+        name, equals_sign, value = argument.partition("=")
+        is_option = name.startswith("--")
+        if is_option and equals_sign and not value:
+            return argument
+        # Of `--image=ADDRESS ''`, the empty word is not the option's.
+        option = name if is_option and not equals_sign else ""
+    return ""
 
 
 def _find_repeated_option(options: Sequence[Any], arguments: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
         (("--nonsuch",), "No such option: --nonsuch"),
         (("a", "b"), "unexpected extra argument"),
         (("--engine", "a", "--engine", "b"), "was given twice"),
-        (("",), "one of the values is empty"),
+        (("",), "the value is empty"),
     ],
 )
 def test_a_wrong_argument_gets_place_cause_and_next_step(
