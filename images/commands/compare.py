@@ -23,13 +23,15 @@ from images.locking import layer_record
 from images.planning import plan
 from images.site import records
 from images.site.records import RunLine
+from images.site.runs import run_of_record
+from images.site.status import judged_only_a_part
 from images.validation.rows import read_evidence
 from validate.judge import judge
 from validate.judging import plural
 
 _WHAT = (
-    "An image name (its newest run), a run (cu126-torch25/h200), a folder out/NAME, or an image "
-    "that the engine has."
+    "An image name (its newest whole run), a run (cu126-torch25/h200), a folder out/NAME, or an "
+    "image that the engine has."
 )
 _EVIDENCE = "evidence.json"
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
@@ -86,7 +88,7 @@ def _find(
     names = [planned.name for planned in plan.plan(sources)]
     runs_of_image = [run for run in runs if run.image == name and not run.experiment]
     if runs_of_image or name in names:
-        return _find_newest(name, label, runs_of_image, sources)
+        return _find_newest(name, label, _sort_partial_last(runs_of_image), sources)
 
     # A name comes before a folder of this name: `./NAME` is the folder.
     # Unlike Path's method, this also answers for a text that is too long for a path.
@@ -132,8 +134,9 @@ def _read_from_engine(
 def _find_newest(name: str, label: str, runs: Sequence[RunLine], sources: Sources) -> ImageRecord:
     """Return the newest validation run of the image `name`.
 
-    It is the newest of `runs`, or the one in the folder out/NAME if that is newer. `runs` are the
-    image's lines of results/runs.jsonl, the newest first. `label` is that of the result: A or B.
+    It is the first of `runs`, or the one in the folder out/NAME if that is newer. `runs` are the
+    image's lines of results/runs.jsonl, the newest first, and those of a part of a tier last.
+    `label` is that of the result: A or B.
     Raises UserError if there is no run at all, or if the one in out/NAME is damaged.
     """
     candidates = [_record_of_line(line, label) for line in runs[:1]]
@@ -145,6 +148,21 @@ def _find_newest(name: str, label: str, runs: Sequence[RunLine], sources: Source
         then = f"`{command('build', name)}` builds and validates it; for an image that Docker has "
         raise wrong(name, cause, f"{then}already, give its reference with the tag (HOST/NAME:TAG)")
     return max(candidates, key=lambda record: record.date or _BEGINNING)
+
+
+def _sort_partial_last(lines: Sequence[RunLine]) -> list[RunLine]:
+    """Return the runs of an image, those last that judged only a part of a tier.
+
+    For example a run of the claims about speed: all other claims would be shown as changed. Within
+    both groups the order stays.
+    """
+    runs = [run_of_record(line, line.id) for line in lines]
+
+    def is_partial(line: RunLine) -> bool:
+        run = run_of_record(line, line.id)
+        return any(judged_only_a_part(run, tier, runs) for tier in run.tiers)
+
+    return sorted(lines, key=is_partial)
 
 
 def _record_of_line(line: RunLine, label: str, folder: str = "") -> ImageRecord:
@@ -217,26 +235,31 @@ def add_newest_run(record: ImageRecord, runs: Sequence[RunLine]) -> ImageRecord:
     `runs`: the recorded ones, the newest first. Without a run of the image, a message says how to
     make one.
     """
+    runs_of_image = []
     for run in runs:
         # A run is about every image that has its layers and settings, whatever its digest. Where
         # the layers can't be read, or were not recorded, only the digest tells.
         has_same_layers = bool(record.layers) and run.payload == record.layers
         is_of_image = run.digest == record.digest or has_same_layers
         if is_of_image and not run.experiment:
-            return replace(
-                record,
-                source=f"{record.source}, and run {run.id}",
-                date=run.date,
-                gpus=run.gpus,
-                driver=run.driver,
-                pins=list(run.packages),
-                tiers=run.tiers,
-                claims=list(run.rows()),
-                steps=run.steps,
-            )
-    validating = command("validate", "NAME", "--image", record.name)
-    common.tell(
-        f"no run of {record.name} is recorded: `{validating}` measures its claims and training "
-        "steps, and names a folder that can be compared"
+            runs_of_image.append(run)
+    if not runs_of_image:
+        validating = command("validate", "NAME", "--image", record.name)
+        common.tell(
+            f"no run of {record.name} is recorded: `{validating}` measures its claims and training "
+            "steps, and names a folder that can be compared"
+        )
+        return record
+
+    newest = _sort_partial_last(runs_of_image)[0]
+    return replace(
+        record,
+        source=f"{record.source}, and run {newest.id}",
+        date=newest.date,
+        gpus=newest.gpus,
+        driver=newest.driver,
+        pins=list(newest.packages),
+        tiers=newest.tiers,
+        claims=list(newest.rows()),
+        steps=newest.steps,
     )
-    return record

@@ -91,11 +91,11 @@ def recorded_runs(folders: Iterable[Path]) -> list[Run]:
     for folder in folders:
         for line in records.read(folder):
             if not line.experiment:
-                runs.append(_run_of_record(line, f"{records.LINES} {line.id}"))
+                runs.append(run_of_record(line, f"{records.LINES} {line.id}"))
     return runs
 
 
-def _run_of_record(line: RunLine, source: str) -> Run:
+def run_of_record(line: RunLine, source: str) -> Run:
     """Return the run that a line of runs.jsonl, or one made from an attestation, records."""
     return Run(
         image=line.image,
@@ -203,4 +203,4 @@ def _attested_runs(name: str, image: PublishedImage) -> Iterator[Run]:
             raise failed(image.reference, cause, f"publish {name} anew, or delete this tag")
         # Made into a line first, as runs.jsonl has them, so that both sources are read alike.
         line = records.make_run_line(attestation.evidence, verdict, f"attestation-{number}")
-        yield _run_of_record(line, f"{image.reference} (attestation {number})")
+        yield run_of_record(line, f"{image.reference} (attestation {number})")

@@ -355,7 +355,7 @@ def _tier_runs(
         if tier in GPU_TIERS and not run.gpus:
             continue
         # A run of some claims can't show that the tier passed. If one of them failed, it counts.
-        is_partial = _judged_only_a_part(run, tier, others)
+        is_partial = judged_only_a_part(run, tier, others)
         if is_partial and tier_count.verdict is not Status.FAIL:
             continue
 
@@ -390,7 +390,7 @@ def _tier_runs(
         )
 
 
-def _judged_only_a_part(run: Run, tier: Tier, others: Sequence[Run]) -> bool:
+def judged_only_a_part(run: Run, tier: Tier, others: Sequence[Run]) -> bool:
     """Return whether a run judged only a small part of a tier's claims, such as those about speed.
 
     `others` are runs to compare it with. It did if one of them has the same layers and judged more

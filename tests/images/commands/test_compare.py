@@ -22,6 +22,8 @@ TORCH_213, TORCH_214 = "cu130-torch213/h200", "cu130-torch214/h200"
 """Two recorded runs, without layers and training steps."""
 WITH_STEPS = "cu130-torch211/h100-speed"
 """A recorded run with training steps, whose evidence is kept."""
+SPEED_ALONE = "cu126-torch25/h200-speed"
+"""A recorded run of the claims about speed and training steps."""
 NO_ENGINE = ("--engine", "tcp://127.0.0.1:9")
 
 
@@ -91,6 +93,29 @@ def test_a_name_is_its_newest_run(matrix_file: Path) -> None:
 
     assert finished.returncode == 0, finished.stderr
     assert f"run {TORCH_213}" in finished.stdout
+
+
+def test_a_name_is_no_run_of_a_part_of_the_claims_while_there_is_a_whole_one(
+    matrix_file: Path,
+) -> None:
+    # Given a newer run of the claims about speed and training steps alone
+    whole, partial = recorded.lines()["cu126-torch25/h200-3"], recorded.lines()[SPEED_ALONE]
+    assert whole.date
+    assert partial.date
+    assert partial.date > whole.date
+    add_runs(matrix_file, whole, partial, recorded.lines()[TORCH_214])
+
+    finished = call("compare", "cu126-torch25", TORCH_214, "--matrix", str(matrix_file), "--json")
+
+    assert json.loads(finished.stdout)["before"]["source"] == f"run {whole.id}"
+
+
+def test_a_name_is_the_run_of_a_part_where_no_other_is_recorded(matrix_file: Path) -> None:
+    add_runs(matrix_file, recorded.lines()[SPEED_ALONE], recorded.lines()[TORCH_214])
+
+    finished = call("compare", "cu126-torch25", TORCH_214, "--matrix", str(matrix_file), "--json")
+
+    assert json.loads(finished.stdout)["before"]["source"] == f"run {SPEED_ALONE}"
 
 
 def test_a_run_in_out_is_that_of_its_image_and_has_its_training_steps(matrix_file: Path) -> None:
@@ -211,6 +236,14 @@ def test_an_image_of_an_engine_has_the_claims_of_the_newest_run_of_its_layers() 
     assert record.source == "the engine's my:1, and run a/same-layers"
     assert record.tiers == line.tiers
     assert len(record.claims) == len(list(line.rows()))
+
+
+def test_an_image_of_an_engine_has_the_claims_of_a_whole_run_before_those_of_a_part() -> None:
+    whole, partial = recorded.lines()["cu126-torch25/h200-3"], recorded.lines()[SPEED_ALONE]
+
+    record = add_newest_run(replace(IN_ENGINE, digest=whole.digest), [partial, whole])
+
+    assert record.source == f"the engine's my:1, and run {whole.id}"
 
 
 def test_an_image_whose_layers_cannot_be_read_has_no_run_of_other_images() -> None:
