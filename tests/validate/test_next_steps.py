@@ -12,6 +12,7 @@ import pytest
 from images.building import run_files
 from tests.support.probes import all_probes
 from validate import checks, next_steps, report
+from validate.checks.static.libraries import NVIDIAS_LIBRARIES
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.hints import known
@@ -32,7 +33,8 @@ STEP = "pin the release"
 WORDS_OF_OTHERS = {
     *("GLIBC", "No module named", "undefined symbol", "cannot open shared object"),
     *("Permission denied", "Read-only file system", "No working C++ compiler"),
-    *(" needs libcu", " needs libnv", " needs libtorch", " needs libc10"),
+    *(" needs libtorch", " needs libc10"),
+    *(f" needs lib{name}" for name in NVIDIAS_LIBRARIES),
 }
 """Words of reasons that the system, the loader or Python wrote, and names of libraries."""
 CLAIM = Claim(

@@ -9,6 +9,7 @@ from images.planning import expectations
 from tests.support import elves
 from tests.support.judging import fails, says
 from tests.support.site_packages import Site, measure_and_judge, static_claim
+from validate.checks import next_step_of
 from validate.checks.static import libraries
 from validate.claims import Claim
 from validate.judging import Finding, Status
@@ -99,6 +100,40 @@ def test_a_library_for_another_cuda_fails_even_if_a_toolkit_supplies_that(site: 
     site.start_with(LD_LIBRARY_PATH=f"{site.parent}/toolkit")
 
     fails(judged(), "needs libcudart.so.13 of another CUDA major than torch's")
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("libcublasLt.so.12", "NVIDIA's package"),
+        ("libnccl.so.2", "NVIDIA's package"),
+        ("libcurl-x.so.4", "apt-get install"),
+        ("libcups-x.so.2", "apt-get install"),
+        ("libnvme-x.so.1", "apt-get install"),
+    ],
+)
+def test_a_missing_library_is_to_be_installed_from_where_it_comes(
+    missing: str, words: str, site: Site
+) -> None:
+    """Those of NVIDIA's packages by pip, and those of the system by apt-get."""
+    install_torch(site)
+    site.install("pkg", "1.0", {"pkg/_C.so": library(missing)})
+
+    reason = judged().reason
+
+    assert f"needs {missing}" in reason
+    assert words in next_step_of(LINKED, reason)
+
+
+def test_a_library_of_another_cuda_that_no_package_brings_is_to_be_removed(site: Site) -> None:
+    """No release of a package can be named for it."""
+    install_torch(site)
+    site.write("stray/libcudart.so.11.0", elves.make(soname="libcudart.so.11.0"))
+
+    reason = judged().reason
+
+    assert "of no Python package is libcudart.so.11.0" in reason
+    assert "remove the file that the reason names" in next_step_of(LINKED, reason)
 
 
 def test_a_cuda_library_of_another_major_fails_even_if_nothing_needs_it(site: Site) -> None:

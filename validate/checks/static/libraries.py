@@ -33,6 +33,12 @@ from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed, matches
 from validate.next_steps import BUILD_ANEW, pin
 
+NVIDIAS_LIBRARIES = (
+    *("cublas", "cudart", "cudnn", "cudss", "cufft", "cufile", "cupti", "curand", "cusolver"),
+    *("cusparse", "cutensor", "nccl", "npp", "nvJitLink", "nvToolsExt", "nvcomp", "nvfatbin"),
+    *("nvinfer", "nvjpeg", "nvrtc", "nvshmem"),
+)
+"""How the names of libraries begin that are in a Python package of NVIDIA's, without `lib`."""
 _TORCHS_LIBRARIES = ("libc10", "libtorch.", "libtorch_c", "libtorch_python")
 """Beginnings of the names of torch's own libraries."""
 
@@ -743,14 +749,13 @@ NEXT_STEPS = {
     "libraries": {
         " second copy ": _REMOVE_COPY,
         "torch gets ": _REMOVE_COPY,
+        "no Python package": "if a library is missing, install the Debian package that has it "
+        "(`apt-get install`) in your Dockerfile or base image; if there is none, or if a library "
+        "is of another CUDA major, remove the file that the reason names (the library, or the "
+        "program that needs it) in the step that brings it; then build the image again",
         " CUDA major": _PIN,
-        "no Python package": "install the Debian package that has the missing library (`apt-get "
-        "install`) in your Dockerfile or base image; if there is none, and you do not use the "
-        "program that needs it, remove this program in the step that brings it; then build the "
-        "image again",
         "can't be loaded": _PIN,
-        " needs libcu": _ADD,
-        " needs libnv": _ADD,
+        **{f" needs lib{name}": _ADD for name in NVIDIAS_LIBRARIES},
         " needs libtorch": _PIN,
         " needs libc10": _PIN,
         "": "install the Debian package that has the missing library (`apt-get install`) in your "
