@@ -174,6 +174,15 @@ def test_each_rank_of_both_nodes_must_have_worked_before_the_death() -> None:
     fails(judge_claim(claim_about("death", 4), HEALTHY["death"]), "2 of 4 ranks worked together")
 
 
+def test_without_a_host_each_node_has_one_rank_that_must_have_worked() -> None:
+    (claim,) = [claim for claim in claims_for(0) if claim.subject == "death"]
+
+    finding = judge_claim(claim, HEALTHY["death"])
+
+    assert finding.status is Status.PASS, finding.reason
+    fails(judge_claim(claim, {**HEALTHY["death"], "together": [0]}), "1 of 2 ranks worked")
+
+
 @pytest.mark.parametrize("seconds", [0.0, 90.0])
 def test_a_node_may_take_a_minute_to_report_the_death_of_the_other(seconds: float) -> None:
     finding = judge_claim(claim_about("death"), {**HEALTHY["death"], "seconds": seconds})
@@ -340,6 +349,16 @@ def test_after_the_control_on_one_host_a_node_still_knows_its_number(
     assert ("error" in control) == fails_there
     assert seen == [set()]
     assert {name: os.environ.get(name) for name in of_node} == of_node
+
+
+def test_the_control_on_one_host_needs_no_variable_of_a_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NCCL_HOSTID", raising=False)
+    monkeypatch.setattr(_launch, "measure", lambda *_, **__: [("transport", {"ranks": []})])
+
+    assert collectives.measure_on_one_host(claim_about("transport")) == {"ranks": []}
+    assert "NCCL_HOSTID" not in os.environ
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8])

@@ -55,13 +55,15 @@ def measure_on_one_host(claim: Claim) -> Mapping[str, Any]:
     processes of all GPUs (ranks) by itself. Raises RanksFailedError if one of them fails.
     """
     # Without these variables, the ranks use all GPUs, and NCCL takes them for those of one host.
-    variables_of_node = {name: os.environ.pop(name) for name in _TWO_HOSTS}
+    environment_of_node = dict(os.environ)
+    for name in _TWO_HOSTS:
+        os.environ.pop(name, None)
     try:
         ((_, evidence),) = _launch.measure(__name__, [claim], limit=_nodes.LIMIT_SECONDS)
     finally:
         # To tell the other node later that its launch has ended, this node needs its own number
         # (NODE_VARIABLE).
-        os.environ.update(variables_of_node)
+        os.environ.update(environment_of_node)
     return evidence
 
 
