@@ -31,6 +31,9 @@ ORIGIN_PROBE = "host.origin"
 HOST_PROBES = (HOST_PROBE, ORIGIN_PROBE)
 """Probes that the engine's host runs; the suite in the container cannot."""
 
+STANDS_ON = "an image on "
+"""How claims and verdicts call a derived image: `an image on cu126-torch25`. It is never called by
+its base image's name."""
 ARBITRARY_UID = 61234
 """A user ID that no image knows, as Kubernetes and OpenShift may choose it."""
 

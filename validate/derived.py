@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from validate.checks.static.pins import AdditionsExpect, KnownConflict, KnownFailure
-from validate.claims import Claim, ClaimSet, ImageKind, Tier
+from validate.claims import STANDS_ON, Claim, ClaimSet, ImageKind, Tier
 
 DECLARATION = "/opt/truetag/derived.toml"
 """The file in a derived image that declares what it changes on purpose."""
@@ -35,9 +35,6 @@ _NOT_REQUIRED = ("image/size", "pins/lock")
 """Claims that a derived image need not keep. They are measured and shown."""
 _REPLACED = ("hygiene/home",)
 """Claims of the base image that `added/folders` replaces: a derived image has one user, its own."""
-STANDS_ON = "an image on "
-"""How claims and verdicts call a derived image: `an image on cu126-torch25`. It is never called by
-its base image's name."""
 ADDITIONS_CLAIM = "pins/additions"
 LOCK_CLAIM = "pins/lock"
 """The claim whose probe lists every installed package, beside the versions of the lock."""

@@ -17,12 +17,11 @@ from pathlib import Path
 
 from validate import checks, elsewhere, host_faults, report, suite, terminal
 from validate.checks import RunAs
-from validate.claims import GPU_TIERS, Claim, ClaimSet, Tier
+from validate.claims import GPU_TIERS, STANDS_ON, Claim, ClaimSet, Tier
 from validate.derived import (
     DECLARATION,
     NOTHING_DECLARED,
     RULES,
-    STANDS_ON,
     derived_claims,
     parse_declaration,
 )

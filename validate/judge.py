@@ -13,7 +13,7 @@ from typing import Any
 
 from validate import checks, hints, host_faults, next_steps
 from validate.checks import Judge, Judges, RunAs
-from validate.claims import GPU_TIERS, Claim, ClaimSet, Tier
+from validate.claims import GPU_TIERS, STANDS_ON, Claim, ClaimSet, Tier
 from validate.evidence import Evidence, MeasuredOn, Measurement, OtherImage, Outcome, Record
 from validate.hints import Hint
 from validate.judging import (
@@ -236,13 +236,16 @@ def _find_next_step(claim: Claim, finding: Finding, measured: Mapping[str, Any])
 def fit_to_image(step: str, image: str) -> str:
     """Return a next step with the commands for an image of the matrix, or for one of a user's own.
 
-    The former have the image's name in place of NAME. An image of a user's own has no such name.
+    They have the image's name in place of NAME, or the name of the image of the matrix that a
+    user's own stands on. An audited image stands on none.
     """
     if re.match(r"cu\d", image):
         # Only the whole word: not in NCCL_SOCKET_IFNAME.
         return re.sub(r"\bNAME\b", image, step)
     for words, own_words in next_steps.FOR_OWN_IMAGES.items():
         step = step.replace(words, own_words)
+    if image.startswith(STANDS_ON):
+        return fit_to_image(step, image.removeprefix(STANDS_ON))
     return step
 
 

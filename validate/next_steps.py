@@ -4,7 +4,8 @@ A next step is one sentence, printed once below the failed claims of a check. NE
 check's file has those of its claims. A finding can bring one of its own, for a reason that needs
 another step. Steps are written for whoever builds an image of the matrix: in a report about such an
 image its name stands in place of NAME. In a report about any other image FOR_OWN_IMAGES replaces
-the words that are only for the matrix (validate/judge.py).
+the words that are only for the matrix, and NAME is the image that the user's own stands on
+(validate/judge.py).
 """
 
 from validate.installation import command
@@ -25,6 +26,10 @@ FOR_OWN_IMAGES = {
     _BUILD_UNCACHED: "`docker build --no-cache`",
     "pin in matrix.yaml ": "install with pip in your Dockerfile ",
     _LOCK_AND_BUILD: ", then build the image again and validate it",
+    f" from this matrix.yaml: `{BUILD}`": "",
+    " or of the pins of matrix.yaml": "",
+    command("validate", "NAME"): command("validate", "NAME", "--image", "IMAGE"),
+    "out/NAME/ or out/validate/NAME/": "out/validate/IMAGE/",
 }
 """Words of steps for an image of the matrix -> those for an image that a user builds themselves.
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from validate import hints
-from validate.claims import ON_REQUEST, Tier
-from validate.derived import ADDITIONS_CLAIM, STANDS_ON
+from validate.claims import ON_REQUEST, STANDS_ON, Tier
+from validate.derived import ADDITIONS_CLAIM
 from validate.hints import Hint
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status, listed

@@ -16,7 +16,7 @@ from validate.checks.static.libraries import NVIDIAS_LIBRARIES
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.hints import known
-from validate.judge import ClaimVerdict, Verdict, explain, judge
+from validate.judge import ClaimVerdict, Verdict, explain, fit_to_image, judge
 from validate.judging import (
     PROVES_NOTHING,
     Finding,
@@ -78,10 +78,7 @@ def steps_of(next_step: checks.NextStep) -> list[str]:
 
 def step_of_check(reason: str) -> str:
     """What the check of CLAIM says about a failure of a user's own image for this reason."""
-    step = checks.next_step_of(CLAIM, reason)
-    for words, own_words in next_steps.FOR_OWN_IMAGES.items():
-        step = step.replace(words, own_words)
-    return step
+    return fit_to_image(checks.next_step_of(CLAIM, reason), "i")
 
 
 def lines_about(*claims: ClaimVerdict) -> list[str]:
@@ -166,7 +163,7 @@ def test_what_holds_or_was_not_measured_gets_no_step_of_the_check(finding: Findi
 def test_a_measurement_that_tells_nothing_blames_no_image(problems: list[str]) -> None:
     step = verdict_on(failed(joined(problems))).next_step
 
-    assert step == next_steps.MEASUREMENT_FAILED
+    assert step == fit_to_image(next_steps.MEASUREMENT_FAILED, "i")
     assert "evidence.json" in step
 
 
@@ -203,9 +200,35 @@ def test_a_command_has_the_name_of_an_image_of_the_matrix() -> None:
     finding = failed("it is broken", next_steps.VALIDATE_AGAIN)
 
     assert "cu126-torch25" in verdict_on(finding, image="cu126-torch25").next_step
-    assert verdict_on(finding, image="an image on cu126-torch25").next_step == (
-        next_steps.VALIDATE_AGAIN
-    )
+
+
+@pytest.mark.parametrize(
+    ("step", "command"),
+    [
+        (next_steps.MEASURE_AGAIN, "`nox -s validate -- cu126-torch25 --image IMAGE`"),
+        (
+            next_steps.PROBE_ENDED,
+            "`nox -s validate -- cu126-torch25 --image IMAGE --claim CLAIM`",
+        ),
+        (next_steps.REPORT, "in out/validate/IMAGE/"),
+    ],
+)
+def test_a_command_measures_an_own_image_and_not_the_one_that_it_stands_on(
+    step: str, command: str
+) -> None:
+    judged = verdict_on(failed("it is broken", step), image="an image on cu126-torch25")
+
+    assert command in judged.next_step
+
+
+def test_no_step_of_a_check_names_the_matrix_to_whoever_has_an_own_image() -> None:
+    for probe, file in all_probes():
+        for key, next_step in file.NEXT_STEPS.items():
+            for step in steps_of(next_step):
+                judged = verdict_on(failed("broken", step), image="an image on cu126-torch25")
+
+                assert "matrix.yaml" not in judged.next_step, (probe, key)
+                assert "nox -s build" not in judged.next_step, (probe, key)
 
 
 def test_a_step_has_only_the_commands_for_the_image_that_it_is_about() -> None:
@@ -234,7 +257,7 @@ def test_a_probe_that_broke_off_says_how_to_run_it_alone() -> None:
     judged = verdict_on(passed("well"), Outcome.CRASHED)
 
     assert judged.status is Status.UNPROVEN
-    assert judged.next_step == next_steps.PROBE_ENDED
+    assert judged.next_step == fit_to_image(next_steps.PROBE_ENDED, "i")
 
 
 def test_claims_of_a_check_share_one_next_line() -> None:
