@@ -180,6 +180,21 @@ class Groups(LoadScopeScheduling):
         return group(first_test) != "big images"
 
 
+@pytest.fixture(autouse=True)
+def _restore_signal_handlers() -> Iterator[None]:
+    """Give the signals back the handlers that they had before the test.
+
+    A process in which SIGTERM is ignored can't end the workers of multiprocessing.Pool: a later
+    test waited for ever.
+    """
+    numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in handlers.items():
+        if handler is not None:
+            signal.signal(number, handler)
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """Return four more than there are cores, as tests of an engine mostly wait for it."""
     return len(os.sched_getaffinity(0)) + 4
