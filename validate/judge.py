@@ -116,21 +116,24 @@ def judge(
 
 
 def judge_record(claims: Sequence[Claim], record: Record) -> list[ClaimVerdict]:
-    """Judge the claims that a probe has measured, as soon as its record is there.
+    """Return provisional verdicts on the claims that one program (probe) has just measured.
 
-    record: what the probe measured, and how it ended.
+    claims: those of all probes.
+    record: what the probe measured in one container, and how it ended.
 
-    These verdicts are not the last ones: what is known of the machine may still change them. Claims
-    of the probe that it measures elsewhere, in another container, are left out.
+    What is known of the machine at the end may still change these verdicts. Claims without a
+    measurement are left out, because the same probe may measure them in another container. But if a
+    probe that runs in one container alone crashed, all of its claims are FAIL.
     """
+    # The image and its machine are not needed here.
     evidence = Evidence(image="", digest="", records=(record,), host={})
     has_containers_of_its_own = checks.settings(record.probe).run_as is RunAs.EACH_CLAIM
     verdicts = []
     for claim in claims:
         if claim.probe != record.probe:
             continue
-        # A probe that ended early may have measured nothing for a claim, which is a failure. Where
-        # each claim has a container of its own, it is not known which claim this one was for.
+        # A claim fails if its probe ended before it was measured. If each claim has a container of
+        # its own, the record does not say which claim its container was for.
         ended_early = record.outcome is not Outcome.COMPLETED and not has_containers_of_its_own
         if ended_early or record.measurement_of(claim.subject):
             verdicts.append(_judge_claim(claim, evidence, checks.judge_of(claim)))

@@ -43,8 +43,8 @@ _CORES_ON_LARGE = 4
 """Cores that a larger machine needs for each container. There, each needs all of its MEMORY,
 too."""
 _CORES_BESIDE_GPU = 12
-"""Cores from which on checks of a GPU run beside those of the CPU. Up to six of them run at once,
-and each needs a core."""
+"""Cores that a machine needs to run checks of a GPU beside those of the CPU. Up to six of them run
+at once, and each needs a core."""
 
 
 def validate(
@@ -338,11 +338,12 @@ def run_containers(
 def split_plans(
     machine: EngineFacts, plans: Sequence[ContainerPlan]
 ) -> tuple[list[ContainerPlan], list[ContainerPlan]]:
-    """Return the containers that may run side by side on a machine, and those that run after them.
+    """Return the containers that may run side by side, and those that run one by one after them.
 
-    Containers that run alone are among the latter; on a small machine, so is each one with GPUs.
+    A container that must run alone is one of the latter. So is the one with the GPUs, unless the
+    machine has the cores for it, and memory for it besides all others that run at once.
     """
-    # All that run at once must have their memory.
+    # Of the containers that may run side by side, at most one has GPUs (plan_containers).
     memory = GPU_MEMORY + MEMORY * containers_at_once(machine)
     is_large = machine.cpus >= _CORES_BESIDE_GPU and machine.memory >= memory
     side_by_side = []

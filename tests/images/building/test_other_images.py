@@ -199,6 +199,26 @@ def test_a_required_claim_that_failed_is_told_as_soon_as_it_was_measured(
     assert "triton/jit" not in "".join(said)
 
 
+def test_an_admission_claim_that_nobody_chose_is_told_if_it_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = replace(gpu_claim("files/recorded"), tier=Tier.STATIC, probe="static.files")
+    claims = ClaimSet(image="a", claims=(gpu_claim(),), admission=(files,))
+    monkeypatch.setattr(validating.earlier_run, "describe_inputs", lambda *_a, **_o: {})
+    said: list[str] = []
+
+    validating.measure_and_judge(
+        EngineWithImages(),  # type: ignore[arg-type]
+        "a:1",
+        claims,
+        (Tier.GPU,),
+        GPUS,
+        say=said.append,
+    )
+
+    assert any(text.startswith("failed so far: files/recorded: ") for text in said)
+
+
 def test_another_image_runs_what_the_newest_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     newest = replace(PASSED, run="cu130-torch211/h200", claims=frozenset({"numerics/gemm-fp32"}))
 

@@ -337,6 +337,32 @@ def test_gpu_checks_run_beside_the_cpus_on_a_large_machine_only(
     ]
 
 
+def test_the_container_with_gpus_takes_the_place_of_no_other() -> None:
+    """On 12 cores, three containers without GPUs run at once."""
+    first_probes: list[str] = []
+    all_have_begun = threading.Barrier(4, timeout=SECONDS)
+
+    def on_start(probes: list[str]) -> None:
+        first_probes.append(probes[0])
+        # The reader of files is the first. The four after it get on only if all have begun.
+        if probes[0] in first_probes[1:5]:
+            all_have_begun.wait()
+
+    engine = Engine(on_start)
+    engine.facts.cpus = 12
+    engine.facts.memory = 60 << 30
+
+    measure(
+        engine,
+        ALL_CLAIMS,
+        tiers=(Tier.STATIC, Tier.CPU, Tier.GPU),
+        gpus=attached(gpu_with()),
+        run_anyway=True,
+    )
+
+    assert any(probe.startswith("gpu.") for probe in first_probes[1:5])
+
+
 def test_checks_that_measure_times_have_a_container_after_all_others() -> None:
     plans = containers.plan_containers("", ALL_CLAIMS, attached(gpu_with()))
 

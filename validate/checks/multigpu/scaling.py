@@ -223,17 +223,23 @@ def find_training_problems(rank: ScalingRank, first_rank: ScalingRank) -> Iterat
 
 
 def summarise(expect: ScalingExpect, evidence: ScalingEvidence) -> str:
-    """Return in one line the figures of all ranks together, and compared with one of them."""
+    """Return one line of figures: speed, memory and loss.
+
+    For example, `2 GPUs over NVLink: 103,600 tokens/s, 1.93 times one GPU's (96%), 49.4 GB on each,
+    loss 6.256 after 12 steps`. The speed is compared with that of one GPU that trained alone. The
+    memory is the most that a rank needed; the loss is that of the first rank.
+    """
     ranks = evidence["ranks"]
     speed = tokens_a_second(ranks)
     times_one = speed / tokens_a_second([evidence["alone"]])
-    way = _LINKS.get(expect["link"], "")
+    connection = _LINKS.get(expect["link"], "")
+    # Nodes have no link of their GPUs: they talk over the network.
     if "nodes" in expect:
-        way = f" on {expect['nodes']} nodes"
+        connection = f" on {expect['nodes']} nodes"
     gigabytes = max(rank["run"]["peak"] for rank in ranks) / 1e9
     losses = ranks[0]["run"]["losses"]
     return (
-        f"{len(ranks)} GPUs{way}: {speed:,.0f} tokens/s, {times_one:.2f} times one GPU's "
+        f"{len(ranks)} GPUs{connection}: {speed:,.0f} tokens/s, {times_one:.2f} times one GPU's "
         f"({times_one / len(ranks):.0%}), {gigabytes:.1f} GB on each, "
         f"loss {losses[-1]:.3f} after {len(losses)} steps"
     )
