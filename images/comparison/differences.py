@@ -244,9 +244,11 @@ def _compare_claims(before: ImageRecord, after: ImageRecord) -> tuple[ClaimChang
     new_claims = {(claim.tier, claim.key): claim for claim in after.claims}
     changes = []
     for tier, key in dict.fromkeys([*new_claims, *old_claims]):
-        old, new = old_claims.get((tier, key)), new_claims.get((tier, key))
-        is_measured = tier in before.tiers and tier in after.tiers
-        if is_measured and (old is None or new is None or _is_different(old, new)):
+        if tier not in before.tiers or tier not in after.tiers:
+            continue
+        old = old_claims.get((tier, key))
+        new = new_claims.get((tier, key))
+        if old is None or new is None or _is_different(old, new):
             changes.append(ClaimChange(tier=tier, claim=key, before=old, after=new))
     return tuple(changes)
 

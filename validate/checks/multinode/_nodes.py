@@ -131,8 +131,12 @@ def measure(
 
 
 def run(launch: Launch, launcher: Sequence[str]) -> tuple[int | None, str]:
-    """Run this node's ranks by a launcher; return its exit code and output (run_launcher)."""
+    """Run this node's ranks by a launcher, and return its exit code and its output.
+
+    The exit code is None if the launcher was killed because it took too long (run_launcher).
+    """
     limits = [f"{LIMIT_SECONDS:g}", f"{LIMIT_SECONDS:g}", f"{START_SECONDS:g}"]
+    # The launcher starts a process for each rank: this program, with these arguments.
     command = [*launcher, _launch.PROGRAM, str(launch.folder), *limits]
     log = launch.folder / f"log-of-node{launch.node}"
     files = launch.own_report_files()
