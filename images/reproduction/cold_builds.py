@@ -6,6 +6,7 @@ The first one therefore uses no cache, and leaves nothing in the engine.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +19,11 @@ Files = Mapping[str, bytes | Path]
 
 _CACHE_ID = re.compile(rb"\bid=truetag-uv\b")
 _FROM = re.compile(rb"^FROM .+\n(USER root\n)?", re.MULTILINE)
-_ROUNDS = 8
-"""Attempts to delete records. Those of an interrupted build can be deleted only a moment later."""
+_ROUNDS = 30
+"""Attempts to delete records."""
+_PAUSE_SECONDS = 1.0
+"""The pause between two attempts: an engine lets go of a build's last records only a moment after
+it, and on a busy machine that moment is long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +77,9 @@ def nothing_new_kept(engine: Engine, image: str) -> Iterator[None]:
         yield
     finally:
         engine.untag(image)
-        for _ in range(_ROUNDS):
+        for attempt in range(_ROUNDS):
+            if attempt:
+                time.sleep(_PAUSE_SECONDS)
             new = [record for record in build_cache(engine) if record.id not in before]
             if not new:
                 break
