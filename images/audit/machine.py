@@ -107,12 +107,16 @@ def _runtime_major(environment: SurveyedEnvironment) -> str:
 
 
 def machine_evidence(
-    code: Sequence[LibraryCode], cuda: str, archs: Sequence[str]
+    environment: SurveyedEnvironment, code: Sequence[LibraryCode], machine: Machine
 ) -> dict[str, Any]:
     """Return the evidence of the claim that an environment runs on a machine.
 
-    `cuda`: what torch was built for. `archs`: the machine's GPUs, such as `90` for sm_90.
+    `code`: the device code of its libraries.
     """
+    # The CUDA that torch was built for; empty without torch, or if it is built for the CPU.
+    cuda = str(environment["torch"].get("cuda", ""))
+    # `90` for sm_90.
+    archs = [f"{arch.major}{arch.minor}" for arch in machine.archs]
     return {
         "packages": kinds_by_package(code, cuda, archs),
         "lacking": lacking_libraries(code, cuda, archs),

@@ -199,36 +199,37 @@ def _survey_folder(package_folder: Path, user: Mapping[str, Any], scratch: Path)
 def _claims_about_environment(
     environment: SurveyedEnvironment, survey_document: Survey, options: Options
 ) -> SurveyedClaims:
-    """Return all claims about one Python environment that an audit has found.
+    """Return what an audit claims of a Python environment, and the evidence that is known already.
 
-    Claims are statements that are tested; evidence is what was found out about them.
-    `survey_document` is what was read of all environments and files, without running anything. It
-    decides some of the claims itself: their evidence is returned with the claims. All others are
-    measured afterwards by our checks.
+    A claim is a sentence that is judged by evidence, for example "no releases here are known to
+    fail together". The survey, which read what is installed, is evidence enough for some claims.
+    All others are measured later, by our checks.
+
+    `survey_document` is the whole survey. `environment` is one of the environments in it.
     """
-    # On linux/arm64, other facts hold of packages.
+    # What is known of packages differs on ARM. An environment without any library may be for any
+    # processor: it is taken to be for the usual one.
     platform = survey.platform_of(environment) or Platform.AMD64
     facts = options.facts.on(platform)
 
-    # Claims that our checks measure. `left_out`: packages that none could be written for -> why.
-    # Each of those gets an unproven claim.
+    # Claims to be measured, written as for an image of ours. A package that facts.yaml does not
+    # know is left out, and gets an unproven claim, with the reason.
     code = library_code(survey_document)
     image, left_out = expected.describe_as_image(environment, code, facts)
     claims = expected.environment_claims(environment, code, facts, image)
     claims += expected.unaudited_claims(left_out)
 
-    # Claims that the survey decides.
+    # Claims that the survey decides. `environment_evidence` has the evidence for all of them.
     claims += expected.rule_claims(survey.OF_ENVIRONMENT)
-    claims.append(expected.conflicts_claim(facts))
-    claims.append(expected.limits_claim(facts))
+    claims += [expected.conflicts_claim(facts), expected.limits_claim(facts)]
     evidence: SurveyEvidence = dict(
         survey.environment_evidence(environment, survey_document["toolkits"])
     )
+
+    # The claim that it runs on a machine, if the user named one. The survey decides it, too.
     if options.machine:
         claims.append(machine.machine_claim(environment, image, facts, options.machine))
-        torch_cuda = str(environment["torch"].get("cuda", ""))
-        archs = [f"{arch.major}{arch.minor}" for arch in options.machine.archs]
-        evidence[machine.SUBJECT] = machine.machine_evidence(code, torch_cuda, archs)
+        evidence[machine.SUBJECT] = machine.machine_evidence(environment, code, options.machine)
     return SurveyedClaims(claims, evidence)
 
 

@@ -88,7 +88,7 @@ def _find(
     names = [planned.name for planned in plan.plan(sources)]
     runs_of_image = [run for run in runs if run.image == name and not run.experiment]
     if runs_of_image or name in names:
-        return _find_newest(name, label, _sort_partial_last(runs_of_image), sources)
+        return _find_newest(name, label, runs_of_image, sources)
 
     # A name comes before a folder of this name: `./NAME` is the folder.
     # Unlike Path's method, this also answers for a text that is too long for a path.
@@ -132,21 +132,30 @@ def _read_from_engine(
 
 
 def _find_newest(name: str, label: str, runs: Sequence[RunLine], sources: Sources) -> ImageRecord:
-    """Return the newest validation run of the image `name`.
+    """Return what the newest validation run of an image recorded.
 
-    It is the first of `runs`, or the one in the folder out/NAME if that is newer. `runs` are the
-    image's lines of results/runs.jsonl, the newest first, and those of a part of a tier last.
-    `label` is that of the result: A or B.
-    Raises UserError if there is no run at all, or if the one in out/NAME is damaged.
+    There are two places to look: results/runs.jsonl, of which `runs` has the image's lines, the
+    newest first; and the folder out/NAME, which has the last run on this machine. `label` says
+    which of the two images to compare it is: A or B.
+
+    Raises UserError if neither place has a run, or if the folder's is damaged.
     """
-    candidates = [_record_of_line(line, label) for line in runs[:1]]
+    candidates = []
+    # A run that judged only a part of the claims counts if there is no whole one.
+    for line in _sort_partial_last(runs)[:1]:
+        candidates.append(_record_of_line(line, label))
     folder = sources.workspace.out / name
     if (folder / _EVIDENCE).is_file():
         candidates.append(_read_folder(folder, label))
+
     if not candidates:
-        cause = "no run of this image is recorded, and none was validated here"
-        then = f"`{command('build', name)}` builds and validates it; for an image that Docker has "
-        raise wrong(name, cause, f"{then}already, give its reference with the tag (HOST/NAME:TAG)")
+        raise wrong(
+            name,
+            "no run of this image is recorded, and none was validated here",
+            f"`{command('build', name)}` builds and validates it; for an image that Docker has "
+            "already, give its reference with the tag (HOST/NAME:TAG)",
+        )
+    # Old runs have no date: they count as the oldest.
     return max(candidates, key=lambda record: record.date or _BEGINNING)
 
 

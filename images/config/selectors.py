@@ -75,9 +75,12 @@ class Selector:
 
 
 def values_of(key: str, image: Any) -> list[str]:
-    """Return the values that a condition on a key, such as `profile`, can ask of a planned image.
+    """Return the values with which a condition KEY=VALUE selects an image of the plan.
 
-    Empty for a version that the plan does not know.
+    For example `["2.8"]` for the key `torch`, and `["sm_80", "sm_90"]` for `arch`, because an image
+    is for several architectures. Empty for a version that the plan does not know.
+
+    `key` is one of _VERSIONED or _OTHER_KEYS; `image` is a `Planned` of images/planning/plan.py.
     """
     if key in _VERSIONED:
         version = image.versions[key]
@@ -86,6 +89,7 @@ def values_of(key: str, image: Any) -> list[str]:
         return [image.profile or NO_PROFILE]
     if key == "platform":
         return names_of_platform(image.image_name.platform)
+    # The last key is `arch`.
     return [str(arch) for arch in image.archs]
 
 

@@ -170,19 +170,21 @@ def read_file(engine: Engine, image: ImageInfo, path: str) -> str:
 
 
 def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
-    """Return the paths of an image that our own mounts in a container hide from our Python.
+    """Return which files of an image its checks will not see, because our mounts hide them.
 
-    There are two mounts: over PRELOAD, the list of preloaded libraries, and over SUITE_FOLDER. The
-    result has those of these two paths at which the image has something of its own. Raises
-    UserError if a container of the image can't be started safely (`require_start_files`).
+    To check an image's files, we start our own Python in a container of the image. There we mount
+    an empty file at PRELOAD, because the libraries that this file lists would be loaded into our
+    Python, and a volume for our own files at SUITE_FOLDER. The result has each of these two paths
+    where the image has something of its own: at PRELOAD, a file that is not blank.
+
+    Raises UserError if starting a container of the image would hang (`require_start_files`).
     """
     covered = []
-    # This container is never started: only its files are read.
+    # Look into a container that is made and never started: it has no mounts.
     with engine.container(ContainerSpec(image.handle, ["true"])) as container:
-        # All later containers of the image are started, so check this now.
         require_start_files(container, image)
 
-        # An empty list need not be reported: we mount an empty file over it.
+        # Most images have no such file. 64 KiB are enough to see whether it is blank.
         with suppress(FileNotFoundError):
             if container.get_file(PRELOAD, most=1 << 16).strip():
                 covered.append(PRELOAD)

@@ -253,7 +253,8 @@ def expected_path(kernel: Kernel, versions: Mapping[str, str]) -> dict[str, Any]
 def table() -> Mapping[str, Kernel]:
     """Return all kernels by the subject of their claims: liger_rms_norm.py is `rms-norm`.
 
-    The subject is the file's name with dashes, without the name of the check, here `liger`.
+    The subject is the file's name with dashes, without the name of the check, here `liger`. No two
+    files have the same one.
     """
     kernels = {}
     for file in FILES:

@@ -1,7 +1,7 @@
 """Attention in plain torch, and cases that compare an attention kernel with it."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -40,8 +40,9 @@ def roll_heads(result: Any) -> Any:
     return result.roll(1, dims=1)
 
 
-def case(
+def attention_case(
     dtype: str,
+    rng: SeededRandom,
     *,
     heads: tuple[int, int],
     lengths: tuple[int, int],
@@ -49,12 +50,14 @@ def case(
     causal: bool,
     run: Callable[..., Any],
     bottom_right: bool = False,
-) -> Callable[[SeededRandom], Case]:
-    """Return a function that makes a case: a kernel and plain attention, on the same random inputs.
+) -> Case:
+    """Return a case that compares an attention kernel with plain torch, on random inputs.
 
-    The case's control, a result that must be noticed as wrong, has its heads in another order.
+    It compares the output, and the gradients of query, key and value. Its control, a wrong output
+    that must be noticed as such, has the heads in another order.
 
     dtype: torch's name of the dtype in which the kernel runs.
+    rng: draws the inputs.
     heads, lengths: first those of the query, then those of key and value.
     dim: the number of dimensions of a head.
     run: the kernel, `run(query, key, value, causal)`, over (batch, heads, length, dim).
@@ -62,24 +65,15 @@ def case(
     """
     query_heads, key_heads = heads
     query_length, key_length = lengths
-
-    def run_kernel(query: Any, key: Any, value: Any) -> Any:
-        return run(query, key, value, causal)
-
-    def make(rng: SeededRandom) -> Case:
-        """Draw query, key and value, and return the case with the gradients of all three."""
-        inputs: Mapping[str, Any] = {
+    return Case(
+        dtype=dtype,
+        inputs={
             "query": rng.normal(_BATCH, query_heads, query_length, dim),
             "key": rng.normal(_BATCH, key_heads, key_length, dim),
             "value": rng.normal(_BATCH, key_heads, key_length, dim),
-        }
-        return Case(
-            dtype=dtype,
-            inputs=inputs,
-            run=run_kernel,
-            plain=partial(attention, causal=causal, bottom_right=bottom_right),
-            grad_inputs=("query", "key", "value"),
-            controls={"heads rolled": roll_heads},
-        )
-
-    return make
+        },
+        run=lambda query, key, value: run(query, key, value, causal),
+        plain=partial(attention, causal=causal, bottom_right=bottom_right),
+        grad_inputs=("query", "key", "value"),
+        controls={"heads rolled": roll_heads},
+    )

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from validate.kernels import Case, Kernel, SeededRandom
-from validate.kernels._attention import case
+from validate.kernels._attention import attention_case
 
 # Patterns of CUDA kernels -> whose they are, in words for people (Kernel.other_kernels).
 FUSED = {
@@ -67,10 +67,22 @@ def cases(
 
     by_name: dict[str, Callable[[SeededRandom], Case]] = {}
     for dtype in dtypes:
-        by_name[f"{dtype} causal{suffix}"] = case(
-            dtype, heads=(3, 3), lengths=(length, length), dim=64, causal=True, run=run
+        by_name[f"{dtype} causal{suffix}"] = partial(
+            attention_case,
+            dtype,
+            heads=(3, 3),
+            lengths=(length, length),
+            dim=64,
+            causal=True,
+            run=run,
         )
-        by_name[f"{dtype} cross{suffix}"] = case(
-            dtype, heads=(3, 3), lengths=unequal_lengths, dim=128, causal=False, run=run
+        by_name[f"{dtype} cross{suffix}"] = partial(
+            attention_case,
+            dtype,
+            heads=(3, 3),
+            lengths=unequal_lengths,
+            dim=128,
+            causal=False,
+            run=run,
         )
     return by_name

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from validate.kernels import RULE_T, Case, Observed, SeededRandom
-from validate.kernels._attention import case, roll_heads
+from validate.kernels._attention import attention_case, roll_heads
 from validate.kernels._flash4 import FEATURES, flash_attention_4, of_flash_attn_4
 
 _DEVIATIONS = {"query": 2.0, "key": 2.0, "value": 1.0}
@@ -103,7 +103,8 @@ KERNEL = of_flash_attn_4(
     cases={
         "soft cap": partial(_case, _cap, {"softcap": _CAP}),
         "window": partial(_case, _hide_far_tokens, {"window_size": (_WINDOW, 0)}),
-        "dim 256 causal": case(
+        "dim 256 causal": partial(
+            attention_case,
             "bfloat16",
             heads=(3, 3),
             lengths=(257, 257),

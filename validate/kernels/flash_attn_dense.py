@@ -7,7 +7,7 @@ import importlib
 from functools import partial
 from typing import Any
 
-from validate.kernels._attention import case
+from validate.kernels._attention import attention_case
 from validate.kernels._flash import of_flash_attn
 
 
@@ -21,23 +21,27 @@ def _flash_attention(query: Any, key: Any, value: Any, causal: bool) -> Any:
     return output.transpose(1, 2)
 
 
-_dense = partial(case, run=_flash_attention, bottom_right=True)
+_dense = partial(attention_case, run=_flash_attention, bottom_right=True)
 KERNEL = of_flash_attn(
     statement=(
         "flash-attn for head dimensions 64, 128 and 256, causal with unequal lengths, "
         "grouped heads, backward"
     ),
     cases={
-        "dim 64 causal": _dense("float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True),
-        "dim 128 causal unequal": _dense(
-            "bfloat16", heads=(3, 3), lengths=(113, 203), dim=128, causal=True
+        "dim 64 causal": partial(
+            _dense, "float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True
         ),
-        "dim 256 cross": _dense("float16", heads=(3, 3), lengths=(129, 331), dim=256, causal=False),
-        "dim 128 grouped": _dense(
-            "float16", heads=(6, 2), lengths=(191, 191), dim=128, causal=True
+        "dim 128 causal unequal": partial(
+            _dense, "bfloat16", heads=(3, 3), lengths=(113, 203), dim=128, causal=True
         ),
-        "dim 64 bfloat16": _dense(
-            "bfloat16", heads=(3, 3), lengths=(131, 131), dim=64, causal=False
+        "dim 256 cross": partial(
+            _dense, "float16", heads=(3, 3), lengths=(129, 331), dim=256, causal=False
+        ),
+        "dim 128 grouped": partial(
+            _dense, "float16", heads=(6, 2), lengths=(191, 191), dim=128, causal=True
+        ),
+        "dim 64 bfloat16": partial(
+            _dense, "bfloat16", heads=(3, 3), lengths=(131, 131), dim=64, causal=False
         ),
     },
 )

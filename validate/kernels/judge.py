@@ -423,15 +423,17 @@ def _list_own_kernels(evidence: KernelEvidence) -> list[str]:
 def _describe_wrong_kernel_of_case(
     expect: KernelExpect, case: str, names: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a sentence if another kernel than the claimed one ran in a case, or none.
+    """Yield one sentence if the claimed kernel did not run in a case; nothing if it may have run.
 
-    expect: patterns of the CUDA kernels that must run, and of those that must not run instead.
+    expect: patterns of names of CUDA kernels: those of the claimed kernel (`expected_kernels`), and
+        those of kernels that must not run in its place -> whose they are (`other_kernels`).
     names: the CUDA kernels that ran in the case, without those that plain torch runs, too.
     """
     # One that is expected is proof enough, whatever else ran.
     if any(_matches_any(name, expect["expected_kernels"]) for name in names):
         return
 
+    # Report only the first: one kernel in its place is enough.
     for name in names:
         for pattern, owner in expect.get("other_kernels", {}).items():
             if re.search(pattern, name):
@@ -439,9 +441,11 @@ def _describe_wrong_kernel_of_case(
                 yield f"in the case {case} another kernel ran: {other}, which is {owner}"
                 return
 
-    # A kernel of an unknown name may be the claimed one. And some claims expect no names: they have
-    # no `names_of`.
-    if "names_of" in expect and not _find_unknown_kernels(expect, names):
+    # Of some kernels no names are known at all: their claims have no `names_of`.
+    if "names_of" not in expect:
+        return
+    # A name that no pattern fits may be the claimed kernel's, in a new version of its package.
+    if not _find_unknown_kernels(expect, names):
         yield f"in the case {case}, the claimed kernel did not run ({_describe_seen(names)})"
 
 

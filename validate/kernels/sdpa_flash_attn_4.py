@@ -4,9 +4,10 @@ The source is torch/nn/attention/_fa4.py.
 """
 
 import importlib
+from functools import partial
 from typing import Any
 
-from validate.kernels._attention import case
+from validate.kernels._attention import attention_case
 from validate.kernels._flash4 import of_flash_attn_4, on_majors
 from validate.kernels._names import at_least
 from validate.kernels._sdpa import force_backend
@@ -33,11 +34,23 @@ KERNEL = of_flash_attn_4(
         "torch's attention through flash-attn-4, forward and backward, as plain torch computes it"
     ),
     cases={
-        "float16 causal": case(
-            "float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=_run
+        "float16 causal": partial(
+            attention_case,
+            "float16",
+            heads=(3, 3),
+            lengths=(257, 257),
+            dim=64,
+            causal=True,
+            run=_run,
         ),
-        "bfloat16 cross": case(
-            "bfloat16", heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=_run
+        "bfloat16 cross": partial(
+            attention_case,
+            "bfloat16",
+            heads=(3, 3),
+            lengths=(129, 331),
+            dim=128,
+            causal=False,
+            run=_run,
         ),
     },
     version_obstacle=lambda versions: None if at_least(versions, "torch", "2.14") else _UNPACKS_TWO,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from validate.kernels import Case, Kernel, SeededRandom
-from validate.kernels._attention import case
+from validate.kernels._attention import attention_case
 from validate.kernels._names import XFORMERS_CUTLASS_BACKWARD, XFORMERS_CUTLASS_FORWARD
 
 of_xformers = partial(
@@ -54,39 +54,43 @@ def cases(name: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
     """
     run = partial(attention, name)
     return {
-        "float16 causal": case(
-            "float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=run
+        "float16 causal": partial(
+            attention_case,
+            "float16",
+            heads=(3, 3),
+            lengths=(257, 257),
+            dim=64,
+            causal=True,
+            run=run,
         ),
-        "bfloat16 cross": case(
-            "bfloat16", heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=run
+        "bfloat16 cross": partial(
+            attention_case,
+            "bfloat16",
+            heads=(3, 3),
+            lengths=(129, 331),
+            dim=128,
+            causal=False,
+            run=run,
         ),
     }
 
 
-def declines(name: str) -> Callable[[SeededRandom], Sequence[str]]:
-    """Return a `Kernel.declines` that asks an operator of xformers why it cannot run here.
+def ask_why_not(name: str, rng: SeededRandom) -> Sequence[str]:
+    """Return why xformers says that an operator cannot run on this GPU, each as `OPERATOR: REASON`.
 
-    That is a function which gives the library's own reasons; an empty list: it can run.
+    Empty if its forward and its backward can. Serves as `Kernel.declines`.
 
-    name: the operator's, of xformers.ops.fmha.
+    name: the operator's, of xformers.ops.fmha: `cutlass` or `flash`.
     """
-
-    def ask_operators(rng: SeededRandom) -> Sequence[str]:
-        """Return the reasons of the forward and the backward operator, each as `OPERATOR: REASON`.
-
-        Empty: both can run here.
-        """
-        inputs_class = importlib.import_module("xformers.ops.fmha.common").Inputs
-        # (batch, length, heads, dim) in float16, which the operators cutlass and flash both take.
-        sample = rng.normal(1, 16, 2, 64).half().to(rng.device).requires_grad_(True)
-        inputs = inputs_class(query=sample, key=sample, value=sample)
-        reasons = []
-        for operator in _operators(name):
-            for reason in operator.not_supported_reasons(inputs):
-                reasons.append(f"{operator.NAME}: {reason}")
-        return reasons
-
-    return ask_operators
+    inputs_class = importlib.import_module("xformers.ops.fmha.common").Inputs
+    # (batch, length, heads, dim) in float16, which both operators take.
+    sample = rng.normal(1, 16, 2, 64).half().to(rng.device).requires_grad_(True)
+    inputs = inputs_class(query=sample, key=sample, value=sample)
+    reasons = []
+    for operator in _operators(name):
+        for reason in operator.not_supported_reasons(inputs):
+            reasons.append(f"{operator.NAME}: {reason}")
+    return reasons
 
 
 KERNEL = of_xformers(
@@ -100,5 +104,5 @@ KERNEL = of_xformers(
         )
     },
     expected_kernels={"forward": XFORMERS_CUTLASS_FORWARD, "backward": XFORMERS_CUTLASS_BACKWARD},
-    declines=declines("cutlass"),
+    declines=partial(ask_why_not, "cutlass"),
 )

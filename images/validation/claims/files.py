@@ -9,7 +9,6 @@ from images.context import pruner, render
 from images.context.labels import BaseContext
 from images.locking.inputs import Package
 from images.locking.lock_file import Lock
-from images.locking.wheel_records import WheelRecord
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext, claim
 from validate.checks.static.modes import Part
@@ -174,26 +173,24 @@ def expected_records(context: ClaimContext) -> Expected:
 def installed_records(lock: Lock, package: Package, image: Image) -> list[str] | None:
     """Return the digests that the RECORD of an installed package may have, one for each wheel.
 
-    RECORD is a wheel's list of its files. The lock has several wheels of a package if an index has
-    several for its version: any of them may be installed. None if one digest is not known.
+    RECORD is a file with a package's list of files. The lock has several wheels of a package if an
+    index has several for its version: any of them may be installed.
+
+    Returns None if a wheel's digest is not known: nobody has read the wheel, or nobody has pruned
+    it. (Pruning, a step of building `image`, takes code for other GPUs out of libraries, and
+    changes RECORD.)
     """
     digests = []
     for wheel_hash in package.hashes:
         record = lock.wheel_records.get(wheel_hash)
         if record is None:
             return None
-        digest = installed_record(record, package.name, image)
+
+        digest: str | None = record.record
+        # The build prunes only wheels with libraries.
+        if record.native and image.pruning and pruner.reads(image.pruning, package.name):
+            digest = record.pruned.get(pruner.key(image.pruning))
         if digest is None:
             return None
         digests.append(digest)
     return digests
-
-
-def installed_record(record: WheelRecord, distribution: str, image: Image) -> str | None:
-    """Return the digest of a wheel's RECORD after installation; None if it is not known.
-
-    The pruner of an image for one architecture rewrites the RECORDs of wheels with native code.
-    """
-    if record.native and image.pruning and pruner.reads(image.pruning, distribution):
-        return record.pruned.get(pruner.key(image.pruning))
-    return record.record

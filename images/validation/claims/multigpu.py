@@ -188,20 +188,29 @@ ROWS = (
 
 
 def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[Claim]:
-    """Yield the claims of the multigpu tier: all unproven if the host has less than two GPUs.
+    """Yield what an image must do on several GPUs of a host together, a claim for each row of ROWS.
 
-    `device`: "cpu" makes the claims of a rehearsal, in which the same checks run over gloo.
+    `context` has the image, the host's GPUs (`inventory`) and why there are too few of them: then
+    all claims are unproven for this reason. Rows about a package that the image lacks give none.
+
+    `device`: "cpu" makes the claims of a test of the checks themselves, on a machine without GPUs.
     """
-    # A rehearsal needs no second GPU.
-    unproven = context.no_second_gpu if device == "cuda" else context.no_gpu
+    # The reason for which nothing can be measured; empty if there is none.
+    unproven = context.no_second_gpu if device == "cuda" else ""
     for row in ROWS:
         if not all(context.image.pin(name) for name in row.needs):
             continue
+
+        # What the check needs to know of the host: it starts a process (rank) on each GPU, up to
+        # MOST_RANKS, ...
         expect: dict[str, Any] = {"device": device, "ranks": ranks_of(context.inventory)}
+        # ... must find that they talk over the fastest link that their GPUs have, ...
         if row.subject == "transport":
             expect["link"] = link_of(context.inventory)
             # Variables that the validation run sets itself: they are not the image's.
             expect["injected"] = dict(context.injected)
+        # ... and trains on batches that fit into their memory. Such a claim reports how fast it
+        # was, with the link, and is not required.
         if row.trains_step:
             expect["rows"] = choose_batch_rows(context.inventory)
             expect["link"] = link_of(context.inventory)

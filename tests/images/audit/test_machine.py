@@ -22,12 +22,11 @@ def judge_on(
     platform = survey.platform_of(surveyed)
     facts = FACTS.on(platform) if platform else FACTS
     target = chooser.machine_from_options([gpu], [], driver)
-    archs = [f"{arch.major}{arch.minor}" for arch in target.archs]
     image = expected.describe_as_image(surveyed, libraries, facts).image
 
     claim = machine.machine_claim(surveyed, image, facts, target)
-    cuda = surveyed["torch"].get("cuda", "")
-    return machine.judge("machine", claim.expect, machine.machine_evidence(libraries, cuda, archs))
+    evidence = machine.machine_evidence(surveyed, libraries, target)
+    return machine.judge("machine", claim.expect, evidence)
 
 
 TORCH = code("torch/lib/libtorch_cuda.so", "torch", sm_80=GB, sm_86=GB, sm_90=GB)

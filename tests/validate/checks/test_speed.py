@@ -460,6 +460,27 @@ def test_what_is_no_number_is_within_no_bound(
     assert judge_step(subject, baseline=baseline, **not_a_number).status is Status.FAIL
 
 
+@pytest.mark.parametrize("peak", [0, float("nan")])
+def test_no_counted_memory_is_a_problem_even_if_there_is_nothing_to_compare_it_with(
+    peak: float,
+) -> None:
+    expect: Any = CLAIMS["eager"].expect
+    evidence: Any = {"trained": {**EAGER, "peak": peak}}
+
+    problems = list(step.find_peak_problems(expect, evidence))
+
+    assert problems == ["torch's allocator counted no GPU memory at all"]
+
+
+def test_no_memory_is_compared_with_an_eager_model_whose_memory_was_not_counted() -> None:
+    expect: Any = CLAIMS["liger"].expect
+    evidence: Any = {"trained": LIGER, "eager": {**EAGER, "peak": 0}}
+
+    problems = list(step.find_peak_problems(expect, evidence))
+
+    assert problems == ["torch's allocator counted no GPU memory of the eager model"]
+
+
 def test_a_step_without_a_time_is_not_called_slow() -> None:
     finding = judge_step(times_as_long=float("nan"))
 

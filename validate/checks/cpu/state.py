@@ -74,15 +74,18 @@ class Reading(NamedTuple):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StateEvidence]]:
     """Yield each claim's subject, and the settings that Python and torch have after `import torch`.
 
-    They are read in a new process with the variables of the image's user. A second process has only
-    PATH and HOME. It says which vector extension torch takes if no variable changes that, such as
-    `AVX512`: what the processor can do.
+    A claim names settings by Python expressions, such as `b.cudnn.allow_tf32`. A new process with
+    the variables of the image's user imports torch and evaluates them.
+
+    Another setting is the vector extension that torch uses, such as `AVX512`. It depends on the
+    processor, so a second process tells what is right (`bare`): one with so few variables that none
+    can change it. What goes wrong in a process is yielded as its `error`.
     """
     environ = user_environment.recorded().environ
     bare_environ = {name: environ.get(name, "") for name in ("PATH", "HOME")}
     for claim in claims:
         expressions = [*claim.expect["state"], _CAPABILITY]
-        # Each of the two processes imports torch, so they run at the same time.
+        # Both processes import torch, which takes seconds, so they run at the same time.
         with ThreadPoolExecutor(max_workers=1) as thread:
             bare_future = thread.submit(read_in_new_process, [_CAPABILITY], bare_environ)
             reading = read_in_new_process(expressions, environ)

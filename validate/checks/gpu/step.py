@@ -487,29 +487,36 @@ def find_learning_problems(losses: Sequence[float]) -> Iterator[str]:
 
 
 def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
-    """Yield why the peak of GPU memory is wrong: it is 0, or higher than allowed.
+    """Yield a sentence for each thing that is wrong with a training's peak of GPU memory, in bytes.
 
-    It may be a share of the eager model's peak, and PEAK_SLACK times the recorded one. Comparisons
-    are written as `not ... <=`, so that NaN is a problem, too. What the peak is stands in the
-    verdict's summary.
+    It must be above 0. It may be at most as high as two bounds, where there is something to compare
+    with: a share of the eager model's peak (0.8), and PEAK_SLACK times the peak of recorded runs.
+    Comparisons are written as `not ...`, so that NaN is a problem, too.
     """
     peak = evidence["trained"]["peak"]
-    if peak <= 0:
+    if not peak > 0:
         yield "torch's allocator counted no GPU memory at all"
 
     share = expect["at_most"].get("peak")
     if "eager" in evidence and share:
         eager_peak = evidence["eager"]["peak"]
-        if not peak <= share * eager_peak:
-            actual_share = f"its peak of memory is {peak / eager_peak:.2f} of the eager model's"
-            yield f"{actual_share}, and at most {share:g} is allowed"
+        if not eager_peak > 0:
+            yield "torch's allocator counted no GPU memory of the eager model"
+        elif not peak <= share * eager_peak:
+            actual_share = peak / eager_peak
+            yield (
+                f"its peak of memory is {actual_share:.2f} of the eager model's, and at most "
+                f"{share:g} is allowed"
+            )
 
     if "baseline" in expect:
         baseline = expect["baseline"]
-        if not peak <= PEAK_SLACK * baseline["peak"]:
-            recorded = f"{_RECORDED} took {baseline['peak'] / 1e9:.1f} GB ({baseline['of']})"
-            most = PEAK_SLACK * baseline["peak"] / 1e9
-            yield f"{recorded}, and at most {most:.1f} GB is allowed"
+        most = PEAK_SLACK * baseline["peak"]
+        if not peak <= most:
+            yield (
+                f"{_RECORDED} took {baseline['peak'] / 1e9:.1f} GB ({baseline['of']}), and at most "
+                f"{most / 1e9:.1f} GB is allowed"
+            )
 
 
 def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:

@@ -490,11 +490,16 @@ class KernelTally:
 
 
 def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
-    """Count the kernels of a library by what each of them is on the GPUs of the task.
+    """Count, for each GPU of the task, which kernels of a library it can run and which it lacks.
 
-    In the result, `served` has the counts for each GPU (see KernelTally.add), for example
-    `{"90": {"cubin": 120, "absent": 2, ...}}`. `data` is the library's content.
+    For example, `served` of the result is `{"90": {"cubin": 120, "absent": 2}}` if the library has
+    machine code for sm_90 of 120 kernels, and 2 more only for other GPUs. `kernels` counts each
+    kernel once (122), `archs` names all GPUs that the library has code for, and `hidden` counts
+    code that drivers do not see (count_hidden).
+
+    `data` is the library's content. Raises FatbinError if its GPU code can't be read.
     """
+    # Some kernels are empty or missing on purpose. They are counted apart.
     excuses = Excuses(task.by_design or ())
     tallies = {target: KernelTally(target, excuses) for target in task.targets}
     archs: set[str] = set()
@@ -504,6 +509,7 @@ def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
     for region in regions:
         code = RegionCode(data, region)
         archs |= {name_arch(entry) for entry in code.entries}
+        # This has each kernel of the region once, whatever GPUs it is for.
         kernels += len(code.largest_kernels())
         for tally in tallies.values():
             tally.add(code)
