@@ -135,8 +135,8 @@ def _find_newest(name: str, label: str, runs: Sequence[RunLine], sources: Source
     """Return what the newest validation run of an image recorded.
 
     There are two places to look: results/runs.jsonl, of which `runs` has the image's lines, the
-    newest first; and the folder out/NAME, which has the last run on this machine. `label` says
-    which of the two images to compare it is: A or B.
+    newest first; and the folder out/NAME, where the last build on this machine left its run.
+    `label` says which of the two images to compare it is: A or B.
 
     Raises UserError if neither place has a run, or if the folder's is damaged.
     """
@@ -151,9 +151,10 @@ def _find_newest(name: str, label: str, runs: Sequence[RunLine], sources: Source
     if not candidates:
         raise wrong(
             name,
-            "no run of this image is recorded, and none was validated here",
-            f"`{command('build', name)}` builds and validates it; for an image that Docker has "
-            "already, give its reference with the tag (HOST/NAME:TAG)",
+            "no run of this image is recorded, and it was not built here",
+            f"`{command('build', name)}` builds and validates it; for a run of `validate`, give "
+            f"its folder (out/validate/{name}); for an image that Docker has already, give its "
+            "reference with the tag (HOST/NAME:TAG)",
         )
     # Old runs have no date: they count as the oldest.
     return max(candidates, key=lambda record: record.date or _BEGINNING)

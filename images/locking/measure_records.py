@@ -5,7 +5,6 @@ before. So the file's hash can't be checked here. A build checks it (`--require-
 it then installs must have the RECORD that was read here, or the check `records` fails.
 """
 
-import csv
 import io
 import re
 import zipfile
@@ -168,7 +167,7 @@ def _measure(url: str, session: requests.Session, private: Mapping[str, str]) ->
     """
     try:
         rows = _read_rows(url, session)
-    except (OSError, zipfile.BadZipFile, csv.Error, KeyError, ValueError) as error:
+    except wheel_records.UNREADABLE as error:
         raise _explain_unread(url, error, private) from None
     # The names of libraries may end in versions (`libcudart.so.12`).
     native = any(".so" in path.rpartition("/")[2] for path in rows)

@@ -9,6 +9,7 @@ import io
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,17 @@ from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Rows
 
 FILE = "records.json"
+UNREADABLE = (
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+    RuntimeError,
+    csv.Error,
+    KeyError,
+    ValueError,
+)
+"""What reading the RECORD of a damaged wheel may raise. zipfile's own error is only one of them: it
+raises RuntimeError for a file that is encrypted or compressed in an unknown way."""
 
 
 @dataclass(frozen=True, kw_only=True)

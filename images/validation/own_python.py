@@ -175,7 +175,7 @@ def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
     To check an image's files, we start our own Python in a container of the image. There we mount
     an empty file at PRELOAD, because the libraries that this file lists would be loaded into our
     Python, and a volume for our own files at SUITE_FOLDER. The result has each of these two paths
-    where the image has something of its own: at PRELOAD, a file that is not blank.
+    where the image has something of its own. A blank file at PRELOAD is nothing.
 
     Raises UserError if starting a container of the image would hang (`require_start_files`).
     """
@@ -184,10 +184,13 @@ def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
     with engine.container(ContainerSpec(image.handle, ["true"])) as container:
         require_start_files(container, image)
 
-        # Most images have no such file. 64 KiB are enough to see whether it is blank.
+        # 64 KiB are enough to see whether it is blank. `get_file` raises the error for a link, too:
+        # the loader would follow that, so a link counts as something.
+        is_blank = False
         with suppress(FileNotFoundError):
-            if container.get_file(PRELOAD, most=1 << 16).strip():
-                covered.append(PRELOAD)
+            is_blank = not container.get_file(PRELOAD, most=1 << 16).strip()
+        if container.has(PRELOAD) and not is_blank:
+            covered.append(PRELOAD)
         if container.has(SUITE_FOLDER):
             covered.append(SUITE_FOLDER)
     return covered

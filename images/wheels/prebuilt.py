@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import tempfile
 import zipfile
@@ -24,7 +23,7 @@ from images.errors import Problem, UserError, command, failed, root_cause, wrong
 from images.host import cache as host_cache
 from images.host.hashing import sha256, sha256_of_file
 from images.locking.inputs import TOOLS, Package
-from images.locking.wheel_records import rows_of
+from images.locking.wheel_records import UNREADABLE, rows_of
 from images.planning.image import Image, Pin, Prebuilt, has_extensions
 from validate.environment import wheel_contents
 from validate.judging import plural
@@ -503,7 +502,7 @@ def record_digests(image: Image, files: Iterable[Path]) -> dict[str, str]:
         try:
             with zipfile.ZipFile(path) as wheel:
                 digests[name] = wheel_contents.digest_of(rows_of(wheel))
-        except (OSError, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError):
+        except UNREADABLE:
             continue
     return digests
 

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import io
 import subprocess
 import sys
 import zipfile
@@ -46,6 +47,23 @@ def make(
             wheel.writestr(path, content)
         wheel.writestr(record, "\n".join([*rows, f"{record},,", ""]))
     return wheel_path
+
+
+def with_damaged_record(damage: str) -> bytes:
+    """Return a wheel whose RECORD has a damaged stream, or is compressed in an unknown way."""
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("small-1.0.dist-info/RECORD", "small/__init__.py,sha256=x,0\n" * 20)
+        (record,) = archive.infolist()
+    content = bytearray(wheel.getvalue())
+    if damage == "stream":
+        # Behind the header of 30 bytes and the name.
+        content[record.header_offset + 30 + len(record.filename)] ^= 0xFF
+    else:
+        # The method stands 10 bytes into the file's entry in the directory at the end. 97 is none.
+        entry = content.rindex(record.filename.encode()) - 46
+        content[entry + 10] = 97
+    return bytes(content)
 
 
 def module(

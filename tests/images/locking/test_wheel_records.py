@@ -110,6 +110,15 @@ def test_a_wheel_that_cannot_be_read_is_an_error_with_the_next_command(
     assert "nox -s lock" in problem.then
 
 
+@pytest.mark.parametrize("damage", ["stream", "method"])
+def test_a_wheel_with_a_damaged_record_is_an_error_and_no_traceback(damage: str) -> None:
+    with serving() as server, pytest.raises(UserError) as error:
+        Indexes(server).files["/small.whl"] = wheels.with_damaged_record(damage)
+        measure_records._measure(f"http://{server.host}/small.whl", requests.Session(), {})
+
+    assert "can't be read" in error.value.problems[0].cause
+
+
 # --- renewing the table ---------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 import os
 import py_compile
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +73,42 @@ def test_bytecode_takes_the_place_of_a_source_if_it_was_made_of_it(tmp_path: Pat
 
     names = {path.rpartition("/")[2] for path in paths}
     assert names == {"fits.pyc", "older.py", "others.py", "alone.py"}
+
+
+class StoppedContainer:
+    """Stands in for a container of an image that has `files`: path -> content; None for a link."""
+
+    def __init__(self, files: Mapping[str, bytes | None]) -> None:
+        self.files = files
+
+    def get_file(self, path: str, *, most: int = -1) -> bytes:
+        content = self.files.get(path)
+        if content is None:
+            raise FileNotFoundError(path)
+        return content[:most]
+
+    def has(self, path: str) -> bool:
+        return path in self.files
+
+
+@pytest.mark.parametrize(
+    ("files", "covered"),
+    [
+        pytest.param({}, [], id="nothing"),
+        pytest.param({own_python.PRELOAD: b" \n"}, [], id="blank list"),
+        pytest.param({own_python.PRELOAD: b"/a.so\n"}, [own_python.PRELOAD], id="list"),
+        pytest.param({own_python.PRELOAD: None}, [own_python.PRELOAD], id="link to a list"),
+        pytest.param(
+            {own_python.SUITE_FOLDER: None}, [own_python.SUITE_FOLDER], id="folder of our files"
+        ),
+    ],
+)
+def test_what_our_mounts_hide_of_an_image_is_told(
+    files: Mapping[str, bytes | None], covered: list[str]
+) -> None:
+    engine: Any = SimpleNamespace(container=lambda _spec: nullcontext(StoppedContainer(files)))
+
+    assert own_python.find_covered_files(engine, image_info()) == covered
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from images.wheels.prebuilt import (
     supported_tags,
     wheel_finder,
 )
-from tests.support import sources
+from tests.support import sources, wheels
 from tests.support.http_server import Reply, Server, serving
 from tests.support.recipes import SOURCES, gathered, recipe_of
 from tests.support.sources import image
@@ -35,6 +35,16 @@ from tests.support.sources import image
 FLASH_ATTN = "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl"
 CONV1D = "causal_conv1d-1.7.0-cp311-cp311-linux_x86_64.whl"
 COLOSSALAI = "colossalai-0.5.0-cp311-cp311-linux_x86_64.whl"
+
+
+@pytest.mark.parametrize("damage", ["stream", "method"])
+def test_a_damaged_wheel_has_no_digest_and_is_left_to_its_installation(
+    tmp_path: Path, damage: str
+) -> None:
+    wheel = tmp_path / FLASH_ATTN
+    wheel.write_bytes(wheels.with_damaged_record(damage))
+
+    assert prebuilt.record_digests(image("cu126-torch27"), [wheel]) == {}
 
 
 # --- which wheel fits an image --------------------------------------------------------------------
