@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        of_image = _claims_of_image()
+        all_claims = _claims_of_image()
     except (OSError, ValueError, LookupError, TypeError) as error:
         _complain(f"{CLAIMS} holds no claims: {error}")
         return _CANNOT_RUN
@@ -60,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if no_driver:
         _complain(no_driver)
         return _CANNOT_RUN
-    claims = of_image.where(lambda claim: not reason_left_out(claim))
+    # Some claims can't be measured from inside.
+    claims = all_claims.where(lambda claim: not reason_left_out(claim))
     try:
         evidence = _measure(claims.in_tiers(tiers), tiers)
     except OSError as error:
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verdict = explain(judge(claims, evidence, tiers))
     # Claims for which this user may not read enough files are not judged.
     verdict, unread = split_unread(verdict)
-    left_out = describe_left_out(of_image.in_tiers(tiers), unread)
+    left_out = describe_left_out(all_claims.in_tiers(tiers), unread)
     not_run = "" if options.tier else _why_tiers_are_left_out(tiers)
     _print_verdict(verdict, not_run, left_out, as_json=options.json, everything=options.all)
     return 1 if verdict.overall is Status.FAIL else 0

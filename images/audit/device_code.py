@@ -129,11 +129,14 @@ def _kind_of_package(libraries: Sequence[LibraryCode], arch: str) -> str:
 
 
 def lacking_libraries(code: Sequence[LibraryCode], cuda: str, archs: Sequence[str]) -> list[str]:
-    """Return the paths of libraries without code for some of these GPUs, in packages that have it.
+    """Return the paths of libraries that lack code for a GPU for which their package has code.
 
-    Packages that work without their code (_OPTIONAL_CODE) count as having it. Whether another
-    package works without the library is not known: vllm has libraries that are only for a GPU of
-    sm_90, and does not load them elsewhere. `cuda` and `archs`: as for `kinds_by_package`.
+    That need not be a fault: vllm has libraries that are only for an sm_90, and does not load them
+    elsewhere. A package that works without any code of its own (_OPTIONAL_CODE) counts as one that
+    has code for all GPUs.
+
+    `code`: what each library has. `cuda`: the CUDA that torch was built for. `archs`: the GPUs, as
+    `90` for sm_90.
     """
     kinds = kinds_by_package(code, cuda, archs)
     paths = []

@@ -109,8 +109,11 @@ def record_build(
     base: the base image.
     gathered: the wheels that no index has, and why some of them are missing.
     source: the commit, and digests of the locks.
+
+    In the file, `layers` has the diff IDs of all layers. `layer_bytes` has the sizes of those that
+    have any, by the image's history, the lowest first.
     """
-    # The history begins with the last step. Steps that only change settings have no bytes.
+    # The history begins with the last step.
     history = reversed(engine.history(info.handle))
     layer_sizes = [size for _step, size in history if size]
     steps = []

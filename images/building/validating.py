@@ -259,11 +259,12 @@ def read_declaration(engine: Engine, info: ImageInfo) -> Declaration:
 
 
 def choose_claims(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
-    """Return the claims of these tiers that the texts name.
+    """Return the claims of these tiers that the texts name; none without texts.
 
     `texts` are the values of the option --claim. The claim that the check `pins` makes about its
-    subject `torch` is named by `pins/torch`, `pins`, `torch` or `pins/t*`. Raises UserError about
-    all texts that name no claim, with similar names.
+    subject `torch` is named by `pins/torch`, `pins`, `torch` or `pins/t*`. Claims that decide
+    whether the image may be started stay in the result, in its field `admission`. Raises UserError
+    about all texts that name no claim, with similar names.
     """
     in_tiers = claims.in_tiers(tiers)
     problems = []

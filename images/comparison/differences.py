@@ -174,7 +174,11 @@ def list_changes(
 
 
 def _compare_packages(before: ImageRecord, after: ImageRecord) -> tuple[Change, ...]:
-    """Return the Python packages that moved, came or went, as far as both records tell."""
+    """Return the Python packages whose version changed, and those that only one image has.
+
+    What is not recorded is not compared: some records have only a part of the packages, or versions
+    without their local parts (`+cu126`). Packages that an image pins come first.
+    """
     names = before.packages.keys() | after.packages.keys()
     # Of a package that an incomplete record lacks, nothing is known: the image may have it.
     if not before.all_packages:
@@ -206,7 +210,11 @@ def _select(versions: Mapping[str, str], names: Set[str], has_local_parts: bool)
 
 
 def _compare_layers(before: ImageRecord, after: ImageRecord) -> tuple[LayerChange, ...]:
-    """Return the layers of two images, by their digests or, if one has none, by their sizes."""
+    """Return for each layer of two images whether it is the same, and its size in both.
+
+    Digests tell whether a layer is the same. If a record has none, it is UNKNOWN, and only sizes
+    are compared. Empty if there are no sizes either.
+    """
     has_digests = bool(before.layers and after.layers)
     old_layers: Mapping[str, object] = before.layers if has_digests else before.layer_bytes
     new_layers: Mapping[str, object] = after.layers if has_digests else after.layer_bytes
@@ -239,7 +247,10 @@ def _compare_layers(before: ImageRecord, after: ImageRecord) -> tuple[LayerChang
 
 
 def _compare_claims(before: ImageRecord, after: ImageRecord) -> tuple[ClaimChange, ...]:
-    """Return the claims that differ, of the tiers that both runs measured."""
+    """Return the claims that differ, or that only one image has, with both verdicts.
+
+    Tiers that only one of the two runs measured are left out.
+    """
     old_claims = {(claim.tier, claim.key): claim for claim in before.claims}
     new_claims = {(claim.tier, claim.key): claim for claim in after.claims}
     changes = []

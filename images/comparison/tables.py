@@ -25,7 +25,10 @@ class Section:
 
 
 def markdown(comparison: Comparison) -> str:
-    """Return the comparison as Markdown, with tables that a terminal can show, too."""
+    """Return the comparison as Markdown, with tables that a terminal can show, too.
+
+    A section has a title, and below it a table, a list of sentences, or both.
+    """
     text = ""
     for section in _sections(comparison):
         text += f"### {section.title}\n\n"
@@ -34,6 +37,7 @@ def markdown(comparison: Comparison) -> str:
             rule = ["---"] * len(section.header)
             for row in (section.header, rule, *section.rows):
                 table.append([cell.replace("|", "\\|") for cell in row])
+        # All cells of a column get the width of its longest one.
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         for row in table:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
@@ -116,7 +120,10 @@ def _packages(comparison: Comparison, what: str, changes: Sequence[Change]) -> S
 
 
 def _layers(comparison: Comparison) -> Section:
-    """Return the section of sizes: each layer that is not the same, the largest first, and all."""
+    """Return the section of sizes: a row for each layer that differs, and one for the whole image.
+
+    The largest layers come first. Those that are the same in both images are named below the table.
+    """
     before, after = comparison.before, comparison.after
     same_layers = []
     rows = []
@@ -171,7 +178,11 @@ def _describe_verdict(claim: ClaimRow | None) -> str:
 
 
 def _steps(comparison: Comparison) -> Section:
-    """Return the section of the training steps, side by side."""
+    """Return the section of the training steps, side by side.
+
+    A row has the time, memory and loss of a step in both images, and how much longer it takes in
+    the second one (`+2.1%`), with our judgement of that.
+    """
     rows = []
     for step in comparison.steps:
         judgement = step.judgement

@@ -144,6 +144,7 @@ def find_inconsistencies(matrix: Matrix, file: YamlFile, facts: Facts) -> Iterat
         *_check_extensions(matrix),
     ]
     for fault in faults:
+        # Without a next step of its own, a fault gets a general one, which names a page of docs.
         then = fault.then or fix(file, _PAGE)
         yield Problem(where=file.where(fault.path), cause=fault.cause, then=then)
 

@@ -247,7 +247,8 @@ def change_digests(layers: Mapping[str, StoredLayer], where: str) -> dict[str, s
 
     It covers what the layer changes of the layers below, so it is the same whichever engine wrote
     the layer (see `change_digest`). `layers`: all layers of the image by diff ID, the lowest first.
-    `where` names the image, for messages. Raises EngineError if a layer is damaged.
+    `where` names the image, for messages. Raises EngineError if a layer can't be read, or is
+    damaged.
     """
     in_order = list(layers.values())
     digests = {}

@@ -112,10 +112,10 @@ def wait_for_results(running: dict[Task, Job]) -> Iterator[tuple[Task, Result]]:
 
     A job that leaves Slurm's queue without a result is Lost: the result then only has a reason.
     """
-    # The queue is read by squeue. submitit would ask sacct, which many clusters do not have.
     # Task -> when its job was first seen to be out of the queue.
     left_queue_at: dict[Task, float] = {}
     while running:
+        # The queue is read by squeue. submitit would ask sacct, which many clusters do not have.
         queue = subprocess.run(
             ["squeue", "--me", "--array", "--noheader", "--format=%i"],
             capture_output=True,

@@ -404,8 +404,9 @@ def source_lines(suite: str, addresses: Mapping[str, str], options: str = "") ->
 def variables() -> dict[str, str]:
     """Return the variables (name -> value) that tell build steps which mirrors to use.
 
-    Each names a mirror of one archive, or of the archive of snapshots of Debian. There is none for
-    an archive that is fetched from Debian itself.
+    For example `{"DEBIAN_MIRROR": "http://mirror.example/debian/"}`. Each value comes from the same
+    variable of this process, or else from the sources of this machine's apt (`mirrors`). There is
+    none for an archive that is fetched from Debian itself.
     """
     settings = {}
     for name, address in mirrors().items():

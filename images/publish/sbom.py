@@ -40,8 +40,9 @@ def read_packages(engine: Engine, reference: str, *, bundled: bool = True) -> Pa
 def make_sbom(packages: Packages, *, name: str, digest: str, created: datetime) -> dict[str, Any]:
     """Return the SBOM of an image in the JSON form of CycloneDX 1.6.
 
-    `packages` comes from `read_packages`: lists of packages and the distribution's name. `name` is
-    the image's, `digest` the image ID, and `created` the date to publish it with.
+    `packages` comes from `read_packages`: lists of packages, and what /etc/os-release says. `name`
+    is the image's, `digest` the image ID, and `created` the date to publish it with. The document's
+    own number is made from the digest, so it is always the same for an image.
     """
     image = Component(type=ComponentType.CONTAINER, name=name, version=digest, bom_ref=digest)
     components = [

@@ -373,7 +373,7 @@ def find_sbom_faults(predicate: Mapping[str, Any], labels: Mapping[str, str]) ->
     """Return a sentence for each package in the label `pins` that an SBOM contradicts.
 
     That is a package that the SBOM (`predicate`, in CycloneDX's form) lacks or has in another
-    version. Raises one of `statements.UNREADABLE` for an SBOM of another form.
+    version. Raises one of `statements.UNREADABLE` for an SBOM or a label of another form.
     """
     # The label is a JSON object: package -> version.
     pins = dict(json.loads(labels.get(f"{LABELS}.pins") or "{}"))

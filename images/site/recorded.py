@@ -60,8 +60,9 @@ class RecordedRuns:
 def read_passes(sources: Sources) -> list[RecordedPass]:
     """Return the recorded runs in which claims about GPUs passed, the newest first.
 
-    Runs of images that were broken on purpose are left out. Raises UserError for a file of
-    results/ or locks/ that is damaged.
+    Runs of images that were broken on purpose are left out. `is_of_today` says whether the image
+    would have the same layers if it were built today. Raises UserError for a file of results/ or
+    locks/ that is damaged.
     """
     layers = layer_record.read(sources.workspace.locks)
     lines = [line for line in records.read(sources.workspace.results) if line.date]

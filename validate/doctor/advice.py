@@ -145,8 +145,9 @@ def runs_on(targets: tuple[str, ...], capability: tuple[int, int]) -> bool:
 def _choose_for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[Setting]:
     """Yield the settings for the GPUs that this torch has code for.
 
-    A process group needs the same settings on all GPUs, so they are those of the weakest. `usable`
-    are the GPUs that torch has code for, at least one. `hardware` lists all GPUs.
+    A process group needs the same settings on all GPUs, so the weakest one decides; the kernel for
+    attention must run on each of them. `usable` are the GPUs that torch has code for, at least one.
+    `hardware` lists all GPUs.
     """
     capability = min(gpu.capability for gpu in usable)
     reason = f"this torch has code for {len(usable)} of {len(hardware.gpus)} GPUs"

@@ -17,10 +17,9 @@ def attention(query: Any, key: Any, value: Any, *, causal: bool, bottom_right: b
     number of query heads must be a multiple of theirs.
 
     causal: no query sees a key after it.
-
     bottom_right: where the causal mask lies if lengths differ. False: the first query sees only the
-        first key (torch, xformers). True: the last query sees all keys up to the last one
-        (flash-attn from 2.1 on).
+        first key (torch, xformers). True: the last query sees all keys (flash-attn from 2.1 on); if
+        there are fewer keys than queries, the first queries see none, and get NaN.
     """
     torch = importlib.import_module("torch")
     group = query.shape[1] // key.shape[1]

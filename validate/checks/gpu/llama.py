@@ -264,7 +264,11 @@ def judge_qlora(_subject: str, _expect: object, evidence: QloraEvidence) -> Find
 
 
 def find_training_problems(evidence: QloraEvidence) -> Iterator[str]:
-    """Yield what is wrong with a run of QLoRA, or why it was not a run of QLoRA at all."""
+    """Yield what is wrong with a training by QLoRA, or why it was no QLoRA at all.
+
+    Its losses must fall, gradient checkpointing must be on, and a second training with the same
+    seed must give the same bits: its losses, and a fingerprint of its weights.
+    """
     losses = evidence["losses"]
     # A loss must be a number above 0; NaN is not.
     if not losses or not all(is_beyond(loss, 0.0) for loss in losses):

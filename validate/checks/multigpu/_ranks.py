@@ -253,7 +253,8 @@ def compare_tensors(
 def relative_error(measured: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
     """Return the 2-norm of the differences of all tensors over the 2-norm of the expected ones.
 
-    Raises KeyError if a tensor is in only one of the two mappings.
+    Raises KeyError if a tensor is in only one of the two mappings, and ZeroDivisionError if all
+    expected numbers are 0.
     """
     if set(measured) != set(expected):
         raise KeyError(f"{sorted(set(measured) ^ set(expected))} is on one side alone")
@@ -387,8 +388,10 @@ def judge_ranks(
 def _find_placement_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iterator[str]:
     """Yield a problem if ranks are missing, share a GPU, or ran on another device or node.
 
-    A rank is one of the parallel processes. There must be as many as the claim says; if
-    that is None, at least two. A rank that raised an error has reported no device.
+    A rank is one of the parallel processes, each on a GPU of its own (or all on the CPU, in a
+    rehearsal). There must be as many as the claim says; if that is None, at least two. If the claim
+    is about several nodes, each must have equally many. A rank that raised an error has reported no
+    device.
     """
     expected_count = expect["ranks"]
     device_type = expect["device"]

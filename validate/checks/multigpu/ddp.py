@@ -31,8 +31,9 @@ def rank(worker: Worker, _claim: Claim) -> ComputingRank:
 def compare_ddp(worker: Worker) -> ComputingRank:
     """Compare gradients and trained weights of a model in DDP with those of one process.
 
-    Each rank has other data. The fact "same on every rank" is whether all ranks hold the same
-    gradients and weights afterwards, bit for bit.
+    Each rank, one of the processes that train together, has other data; the one process has the
+    data of all. `comparisons` of the result has how far gradients and weights are off. The fact
+    "same on every rank" is whether all ranks hold the same ones afterwards, bit for bit.
     """
     ddp = importlib.import_module("torch.nn.parallel").DistributedDataParallel
     sgd = partial(worker.torch.optim.SGD, lr=0.1, momentum=0.9)

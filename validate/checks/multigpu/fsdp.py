@@ -211,8 +211,8 @@ def measure_four_bit(worker: Worker) -> ComputingRank:
 def make_lora_model(worker: Worker, *, quantised: bool) -> Any:
     """Return two residual blocks, each a frozen linear layer with LoRA matrices that are trained.
 
-    `quantised`: the frozen weights are bitsandbytes' NF4 instead of float32. The weights that are
-    drawn are the same.
+    `quantised`: the frozen weights are bitsandbytes' NF4 instead of float32. They are made from the
+    same random numbers as without it.
     """
     torch = worker.torch
     linear = torch.nn.functional.linear

@@ -98,7 +98,12 @@ def measure(
 
 
 def rank(worker: Worker, claim: Claim) -> ScalingRank:
-    """Train as one rank in the way that a claim's subject names, and return what was measured."""
+    """Train as one rank in the way that a claim's subject names, and return what was measured.
+
+    A rank is one of the processes that train together, each on its GPU. The result has the times
+    and, on a GPU, what may have disturbed them (`conditions`).
+    """
+    # If the first rank trains by itself, the others have nothing to do.
     if claim.subject == _ALONE and worker.rank > 0:
         return {}
     # What is left of the claim before must not count in this one's peak of memory.
@@ -107,6 +112,7 @@ def rank(worker: Worker, claim: Claim) -> ScalingRank:
         trained, _reading = train(worker, claim, dict)
         return trained
     worker.torch.cuda.empty_cache()
+    # NVML's load of a GPU is an average of the last second. Our own work must not count in it.
     time.sleep(_IDLE_SECONDS)
     with timing.watch_gpu(worker.torch) as (watch, conditions):
         trained, reading = train(worker, claim, watch)

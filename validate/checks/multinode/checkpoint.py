@@ -52,8 +52,8 @@ def rank(worker: Worker, _claim: Claim) -> dict[str, Any]:
     """Train a sharded model for two steps, save it with all ranks, and train a third step.
 
     Each rank, a process with one GPU, holds a part of every tensor, and saves its parts. The first
-    rank also writes down the whole tensors: those that whoever reads the checkpoint must find, and
-    those that it must have after a third step.
+    rank also saves whole tensors, for a comparison later: those that the checkpoint must have, and
+    the weights after the third step. Returns the folder, and how many files the checkpoint has.
     """
     checkpoint = importlib.import_module("torch.distributed.checkpoint")
     batches = [worker.make_batch(worker.rank, step) for step in range(STEPS)]

@@ -37,13 +37,20 @@ class DeathEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield, on the first node, what it saw of the other one's death (DeathEvidence)."""
+    """Let the second node die, and yield what the first one saw of it, for each claim.
+
+    This runs on both nodes at once. Each starts a launcher, which starts a rank (process) on each
+    of its GPUs. The ranks work together, until those of the second node kill themselves and their
+    launcher (`rank`). Only the first node yields, when its own launcher has ended.
+    """
     launch = _nodes.meet(__name__, __name__, claims)
     exit_code, log = _nodes.run(launch, _nodes.torchrun(launch))
     ended = time.time()
     if launch.node != 0:
         return
 
+    # The ranks have left files in the shared folder: the time of the death, and one for each rank
+    # that had worked with all others before.
     death = launch.folder / "died"
     seconds = ended - float(death.read_text()) if death.exists() else 0.0
     together = []

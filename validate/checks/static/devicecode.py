@@ -492,10 +492,10 @@ class KernelTally:
 def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
     """Count, for each GPU of the task, which kernels of a library it can run and which it lacks.
 
-    For example, `served` of the result is `{"90": {"cubin": 120, "absent": 2}}` if the library has
-    machine code for sm_90 of 120 kernels, and 2 more only for other GPUs. `kernels` counts each
-    kernel once (122), `archs` names all GPUs that the library has code for, and `hidden` counts
-    code that drivers do not see (count_hidden).
+    For example, `served` of the result is `{"90": {"cubin": 120, "absent": 2, ...}}` if the library
+    has machine code for sm_90 of 120 kernels, and 2 more only for other GPUs; it also names the
+    first of the 2. `kernels` counts each kernel once (122), `archs` names all GPUs that the library
+    has code for, and `hidden` counts code that drivers do not see (count_hidden).
 
     `data` is the library's content. Raises FatbinError if its GPU code can't be read.
     """
@@ -528,8 +528,9 @@ def judge(subject: str, expect: CodeExpect | PrunedExpect, evidence: CodeEvidenc
 
     A claim of the kind `pruned` says something else: that there is no code for any other GPU.
 
-    UNPROVEN if nothing is wrong as far as files could be read, but the machine that measured could
-    not decompress some of them.
+    Code that upstream's own build is known to lack is only a warning in the reason. NOT_APPLICABLE
+    if the package (`subject`) needs no GPU code and has none. UNPROVEN if nothing is wrong as far
+    as files could be read, but the machine that measured could not decompress some of them.
     """
     files = evidence["files"]
     if expect["kind"] == "pruned":

@@ -189,18 +189,20 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
 
 def list_needed(paths: Mapping[str, os.stat_result]) -> NeededPaths:
-    """Return the paths that the image's users need: single files, and whole folders.
+    """Return the paths that the image's users need: single ones, and all that some folders have.
 
     `paths` is all of the image: path -> what lstat says of it.
     """
     user, start, _ = installed.read_user_python()
-    to_enter = [*list_validated(paths), *start.path, *list_named_folders(user), *_FOR_EVERYBODY]
+    # Files of packages, of the CUDA toolkit and our own; folders that sys.path or variables of the
+    # user name; /tmp and the like. To reach a path, users must enter all folders above it.
+    single = [*list_validated(paths), *start.path, *list_named_folders(user), *_FOR_EVERYBODY]
     # All files in the folders of sys.path, which include Python's standard library, and in the
     # working directory, where a derived image has its programs.
     below = [f"{os.path.realpath(folder)}/" for folder in start.path]
     if user.directory.strip("/"):
         below.append(f"{user.directory}/")
-    return NeededPaths(with_folders_above(to_enter), tuple(below))
+    return NeededPaths(with_folders_above(single), tuple(below))
 
 
 def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:

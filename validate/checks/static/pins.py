@@ -490,10 +490,11 @@ def find_torch_faults(expect: PinExpect, torch: TorchVersion) -> Iterator[str]:
 
 
 def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Finding:
-    """Pass if the packages of the lock are installed, each once and at its version, and no others.
+    """Pass if each package of the lock is installed, once and at its version.
 
-    Local versions (`+cu126`) are not compared. Other packages are a fault only if the claim says
-    `closed`.
+    `expect["versions"]` is package -> version in the lock. `evidence["installed"]` is package ->
+    the versions of its copies. Local versions (`+cu126`) are not compared. Packages that are not in
+    the lock are a fault only if the claim says `closed`.
     """
     expected = expect["versions"]
     measured = evidence["installed"]
