@@ -57,7 +57,11 @@ class VerbCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Return the arguments that are left, as click does; raise UserError for such values."""
+        """Read the options among `args` into `ctx` as click does, and return the other arguments.
+
+        Raises UserError for an option with an empty value, and for one that is given twice but has
+        one value.
+        """
         empty_value = _find_empty_value(args)
         if empty_value:
             then = "leave it out, or write a value (a variable of the shell may be empty)"

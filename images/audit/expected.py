@@ -388,7 +388,8 @@ def adapt_to_folder(claims: ClaimSet, python: str, why_unmeasured: str) -> Claim
 def why_not_loadable(environment: SurveyedEnvironment, own_platform: Platform | None) -> str:
     """Return why a machine of this platform can't load an environment's libraries; empty if it can.
 
-    None of the libraries of another processor is looked at further than for its code for GPUs.
+    It can't if most of them are for another processor. `own_platform` is None for a machine on
+    which no image of ours runs.
     """
     processors: Mapping[str, int] = environment.get("processors", {})
     if not processors or platform_of(environment) is own_platform:

@@ -184,10 +184,11 @@ def _require_unchanged(root: Path, *arguments: str) -> None:
 
 
 def read_other(engine: Engine, other: str, results: Path, locks: Path) -> tuple[BuildResult, Files]:
-    """Read the build beside which another is compared.
+    """Return the layers of the build that another one is compared with, and the files in them.
 
-    `other` is a file that `reproduce` wrote (it ends in .json), the id of a recorded run, or an
-    image.
+    `other` is a file that `reproduce` wrote (it ends in .json), the ID of a recorded run, whose
+    files are not known, or an image of the engine. Raises UserError if it is none of these, or
+    can't be read.
     """
     if other.endswith(".json"):
         return read_result(Path(other))

@@ -136,7 +136,11 @@ class Comparison:
 
 
 def compare(before: ImageRecord, after: ImageRecord) -> Comparison:
-    """Compare two images by their records. `before` is the image as it was, `after` the updated."""
+    """Compare two images by their records. `before` is the image as it was, `after` the updated.
+
+    The result has what differs: packages, layers, claims and training steps. What is not recorded
+    of both images is left out.
+    """
     system_packages: Sequence[Change] = ()
     if before.system_packages and after.system_packages:
         system_packages = list_changes(before.system_packages, after.system_packages)

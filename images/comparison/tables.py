@@ -51,7 +51,7 @@ def markdown(comparison: Comparison) -> str:
 
 
 def _sections(comparison: Comparison) -> Iterator[Section]:
-    """Yield the sections of a comparison. What neither image has anything of is left out."""
+    """Yield the sections of a comparison, in their order. Those without anything are left out."""
     before, after = comparison.before, comparison.after
     yield _images(before, after)
     if before.packages and after.packages:
@@ -100,9 +100,11 @@ def _describe(record: ImageRecord) -> dict[str, str]:
     }
     for tier in Tier:
         facts[tier] = _NONE
-        if count := record.tiers.get(tier):
-            passed = count.counts.get(Status.PASS, 0)
-            facts[tier] = f"{count.verdict}, {passed} of {sum(count.counts.values())} claims passed"
+        result = record.tiers.get(tier)
+        if result:
+            passed = result.counts.get(Status.PASS, 0)
+            claims = sum(result.counts.values())
+            facts[tier] = f"{result.verdict}, {passed} of {claims} claims passed"
     return facts
 
 

@@ -73,8 +73,9 @@ def _short_hash(content: list[Any]) -> str:
 
 
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
-    """Read matrix.yaml and facts.yaml; the default of `matrix` is the checkout's matrix.yaml.
+    """Read matrix.yaml and facts.yaml, and return both with the folders beside the matrix.
 
+    `matrix` and `facts` are their paths; the default of `matrix` is the checkout's matrix.yaml.
     Raises UserError with all wrong keys and values of a file at once. If there are none, it has all
     names in the matrix that are there twice or point at nothing.
     """

@@ -295,7 +295,8 @@ def discard(home: Path) -> None:
 
     If it is interrupted at any moment, the data are either complete or gone: their folder is
     renamed before anything in it is deleted. Mounts in there are unmounted first, and nothing is
-    deleted while one remains. What earlier calls could not delete is deleted too. Raises UserError.
+    deleted while one remains. What earlier calls could not delete is deleted too. Raises UserError
+    if a mount remains, or if something can't be deleted.
     """
     store = home / "data"
     # Inner mounts first.

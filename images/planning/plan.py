@@ -581,11 +581,11 @@ def _with_optional_packages(candidate: Candidate) -> Candidate:
 
 
 def _choose_waived(candidate: Candidate) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the packages that are left out although others require them, and replacements.
+    """Return the packages that others require and the image goes without, and replacements.
 
-    The profile and the matrix say which packages to leave out (`waived`). If the image pins one of
-    the profile's, it is not left out: its pinned version replaces the one that others require. Such
-    pins are the replacements: `peft==0.18.1`, for example.
+    The profile and the matrix say which packages these are (`waived`). If the image pins one that
+    the profile waives, it is not left out, but has another version than others require. Such pins
+    are the replacements: `("peft==0.18.1",)`.
     """
     replaced = sorted(candidate.profile.waived.keys() & candidate.pins)
     replacements = [f"{package}=={candidate.pins[package]}" for package in replaced]

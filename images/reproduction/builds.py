@@ -90,9 +90,9 @@ class Reproduction:
         _, self.claim_context, self.context = contexts.prepare(image, lock, base, options)
 
     def build(self, progress: Progress) -> tuple[BuildResult, Files]:
-        """Build without any cache, and leave nothing of it in the engine.
+        """Build the image without any cache. Return the digests of its layers, and their files.
 
-        Raises UserError if a step fails.
+        Nothing of the build stays in the engine. Raises UserError if a step fails.
         """
         build_id = uuid.uuid4().hex[:8]
         reference = f"truetag-reproduce:{build_id}"

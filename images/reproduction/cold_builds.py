@@ -71,7 +71,11 @@ def on_own_layer(context: Files, run_id: str) -> Context:
 
 @contextmanager
 def nothing_new_kept(engine: Engine, image: str) -> Iterator[None]:
-    """Remove the image afterwards, and everything in the build cache that was not there before."""
+    """Let the caller build an image in a `with` block, and leave nothing of that in the engine.
+
+    When the block ends, the tag `image` is removed, and all that was not in the build cache before.
+    What the engine keeps, because something else needs it, stays: no error is raised.
+    """
     before = {record.id for record in build_cache(engine)}
     try:
         yield

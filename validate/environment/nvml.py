@@ -103,7 +103,11 @@ def read_uuids(folder: Path | None = None) -> list[str]:
 
 @contextmanager
 def _nvml_devices(folder: Path | None) -> Iterator[tuple[ctypes.CDLL, list[ctypes.c_void_p]]]:
-    """Yield NVML and a handle of each GPU; shut NVML down afterwards. Raises DriverError."""
+    """Start NVML for a `with` block: yield the library and a handle of each GPU.
+
+    NVML is shut down when the block ends. `folder` holds the library, if the loader does not find
+    it. Raises DriverError if there is no such library, or if a call fails.
+    """
     library = _load("libnvidia-ml.so.1", folder)
     _call(library, "nvmlInit_v2")
     try:

@@ -375,7 +375,10 @@ def _say_where_code_is(arch: Arch, code: DeviceCode) -> str:
 
 
 def _refuse_arch_of_nvcc(arch: Arch, candidate: Candidate) -> Finding:
-    """Return the refusal for a GPU architecture that the nvcc of the image's CUDA does not know."""
+    """Return the refusal for a GPU architecture that the nvcc of the image's CUDA does not know.
+
+    It says what to do: name an image of a CUDA that knows it, or else leave the architecture out.
+    """
     others = []
     for cuda, facts in candidate.facts.cuda.items():
         if arch.capability in facts.nvcc_archs:

@@ -16,7 +16,11 @@ from validate.claims import Claim, ClaimSet
 
 
 def image_claims(context: ClaimContext) -> ClaimSet:
-    """Return every claim of an image, in the order that reports show."""
+    """Return every claim of an image, in the order that reports show.
+
+    A claim is a statement about the image that a check tests. `context` has what they are written
+    from: the planned image, its lock, and the host's GPUs.
+    """
     claims = [
         *static_claims(context),
         *cpu_claims(context),

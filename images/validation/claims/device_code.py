@@ -28,7 +28,13 @@ CodeForms = Mapping[Arch, Fit]
 
 
 def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield a claim for each library or package of the image that must hold GPU code."""
+    """Yield a claim for each package of the image that must hold GPU code.
+
+    A claim is a statement that a check tests: here, which libraries of the package have code for
+    which GPUs. Nothing is yielded for a package that the image does not pin. The last claims are
+    about CUDA's own libraries and, in an image for one GPU, about code for others that was to be
+    removed.
+    """
     yield from torch_claims(context)
     yield from bitsandbytes_claims(context)
     yield from xformers_claims(context)

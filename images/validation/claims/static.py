@@ -41,7 +41,11 @@ values."""
 
 
 def static_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield all claims of the static tier, in the order that reports show."""
+    """Yield all claims of the static tier, in the order that reports show.
+
+    A claim is a statement about the image that a check tests. Those of this tier are tested without
+    running anything of the image. `context` has the image as it was planned, and its lock.
+    """
     image = context.image
     for pin in image.pins:
         yield pin_claim(image, pin)

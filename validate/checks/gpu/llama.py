@@ -102,8 +102,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             "training": lambda: measure_two_runs(llama),
         }
         for subject, evidence in measure_claimed_subjects(claims, measures):
-            # If the GPU no longer answers, `attempt` returns {"error": ...} in place of the device,
-            # and the claim fails with this error. It replaces one of the evidence, if that has one.
+            # If the GPU no longer answers, `attempt` returns {"error": ...} in place of the device.
+            # The claim fails with this error, even if the evidence has another one.
             device = attempt(lambda: {"device": runner.device_facts(llama.torch)})
             yield subject, {**evidence, **device, "environment": environment}
 

@@ -123,7 +123,7 @@ def train(worker: Worker, claim: Claim, watch: Watch) -> tuple[ScalingRank, Mapp
     """Train a new model on this rank's tokens; return what was measured, and a reading of the GPU.
 
     A rank is one of the processes that train together, each on its GPU. The claim's subject says in
-    which way: it is a key of WAYS. `watch` reads the GPU while it still works.
+    which way: `ddp`, for example. `watch` reads the GPU while it still works.
     """
     torch, device = worker.torch, worker.device.type
     # With one seed, the model is the same on each rank. The tokens are not.

@@ -517,7 +517,11 @@ def find_link_faults(expect: LibrariesExpect, linked: Sequence[LinkedLibrary]) -
 
 
 def judge_library(expect: LibrariesExpect, library: LinkedLibrary) -> JudgedLibrary:
-    """Return a library with its troubles: what it needs and does not get, excused or not."""
+    """Return a library with its troubles: the names of libraries that it needs and does not get.
+
+    These are missing ones, and CUDA's of another major than torch's. Whether there is an excuse for
+    a trouble is not asked here.
+    """
     # The driver's libraries need not be in the image. The container runtime brings them from the
     # host.
     missing = [name for name in library["missing"] if not matches(name, expect["host"])]

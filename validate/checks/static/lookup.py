@@ -367,7 +367,11 @@ def list_libraries_of_wheels(owners: Owners) -> dict[str, str]:
 
 
 def hides_systems_library(first: str, later: str, user: UserEnvironment, owners: Owners) -> bool:
-    """Return whether the library `later` is the system's, and the loader takes `first` instead."""
+    """Return whether the library `later` is the system's, and the loader takes `first` instead.
+
+    Both have the same name, and the loader finds `first` before. `owners` says which files are of
+    Debian packages.
+    """
     # A library and a link to it do not hide each other.
     if os.path.realpath(first) == os.path.realpath(later):
         return False

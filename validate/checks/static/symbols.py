@@ -223,8 +223,11 @@ class Processes(NamedTuple):
 def imitate_processes(binaries: Sequence[Binary]) -> Processes:
     """Imitate how Python starts and imports torch, without starting anything.
 
-    `binaries`: the libraries and programs of the environment. Without torch, both processes have
-    the same libraries.
+    Returns two processes with the libraries that are loaded in them: a new one, and one that has
+    imported torch; without torch, they are the same. It also returns two scopes, which are lists of
+    files in which the loader looks up symbols: one for all libraries, and one for torch's.
+
+    `binaries`: the libraries and programs of the environment.
     """
     user, _, distributions = installed.read_user_python()
     search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
@@ -434,7 +437,10 @@ def is_about(exception: SymbolException, path: str) -> bool:
 
 
 def describe_lacking(library: LackingLibrary) -> str:
-    """Return a sentence about what a library lacks: a symbol version, else the first symbols."""
+    """Return a sentence about what a library lacks: a version of symbols, else the first symbols.
+
+    For example `pkg/lib.so of pkg needs the symbols f, g and 3 more, which none of ... has`.
+    """
     needs = f"{library['path']} of {listed(library['owners']) or 'no Python package'} needs"
     if library["versions"]:
         version, name, file = library["versions"][0]
