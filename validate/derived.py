@@ -203,7 +203,8 @@ def derived_claims(
     rules: what is known about images on this base, such as packages that fail in it.
     declared: what this image says that it changes on purpose.
     """
-    pinned = pinned_packages(base)
+    # No addition may move these: the packages of the base image's lock, and its pins.
+    pinned = sorted(base_versions(base))
     claims = []
     for base_claim in base.claims:
         if base_claim.key not in _REPLACED:
@@ -214,26 +215,20 @@ def derived_claims(
         "known": rules["failing"],
         "conflicts": rules["conflicts"],
     }
-    # The claim about additions is made from the one on the lock, whose probe lists all packages.
+    # The claim that nothing that was added is known to fail. It is made from the claim on the lock,
+    # because both need a list of the installed packages.
     for base_claim in base.claims:
         if base_claim.key == LOCK_CLAIM:
-            claims.append(_additions_claim(base_claim, additions))
+            additions_claim = replace(
+                base_claim,
+                subject="additions",
+                statement="nothing that was added is known to fail in this image",
+                expect={**additions},
+            )
+            claims.append(additions_claim)
     claims += _claims_about_additions(base, rules)
     claims += _claims_about_commands(declared)
     return ClaimSet(image=f"{STANDS_ON}{base.image}", claims=tuple(claims))
-
-
-def _additions_claim(lock_claim: Claim, expect: AdditionsExpect) -> Claim:
-    """Return the claim that none of the packages that were added is known to fail.
-
-    It is a copy of the claim on the lock, because both need a list of the installed packages.
-    """
-    return replace(
-        lock_claim,
-        subject="additions",
-        statement="nothing that was added is known to fail in this image",
-        expect={**expect},
-    )
 
 
 def _claims_about_additions(base: ClaimSet, rules: DerivedRules) -> list[Claim]:
@@ -297,11 +292,6 @@ def _claims_about_commands(declared: Declaration) -> list[Claim]:
             )
         )
     return claims
-
-
-def pinned_packages(base: ClaimSet) -> list[str]:
-    """Return what no addition may move, sorted: packages of the base image's lock, and its pins."""
-    return sorted(base_versions(base))
 
 
 def base_versions(base: ClaimSet) -> dict[str, str]:

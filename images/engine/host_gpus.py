@@ -193,13 +193,15 @@ def inventory(folder: str = "") -> Inventory | None:
         places.extend(Path(folder, name) for name in _LIBRARY_FOLDERS)
     for place in places:
         try:
-            found = inventory_from(nvml.read_by_nvml(place))
+            gpus = inventory_from(nvml.read_by_nvml(place))
         except nvml.DriverError:
             continue
-        uuids: tuple[str, ...] = ()
+        if gpus is None:
+            return None
+        # If the driver does not tell the IDs of the GPUs, there are none.
         with suppress(nvml.DriverError):
-            uuids = tuple(filter(None, nvml.read_uuids(place)))
-        return found and replace(found, uuids=uuids)
+            gpus = replace(gpus, uuids=tuple(filter(None, nvml.read_uuids(place))))
+        return gpus
     return None
 
 

@@ -1062,13 +1062,6 @@ class Known:
     """What was proved of it on this machine's GPUs."""
 
 
-def _names_without_lock(unfit: UnfitImages) -> tuple[str, ...]:
-    """Return the images that only lack a lock; empty if something else speaks against them, too."""
-    if len(unfit.reasons) == 1 and unfit.reasons[0].startswith(_NO_LOCK):
-        return unfit.names
-    return ()
-
-
 def sentences(
     choice: Choice, machine: Machine, known: Known | None, next_step: str
 ) -> Iterator[str]:
@@ -1095,7 +1088,8 @@ def sentences(
         # What only lacks a lock would fit: the next step says how to make it.
         unlocked: list[str] = []
         for unfit in choice.others:
-            unlocked += _names_without_lock(unfit)
+            if len(unfit.reasons) == 1 and unfit.reasons[0].startswith(_NO_LOCK):
+                unlocked += unfit.names
         if unlocked:
             yield f"None that can be built now fits; {_some(unlocked)} would, with a lock."
         else:

@@ -109,8 +109,8 @@ def _gzip(block: bytes) -> bytes:
     return bytes(member)
 
 
-def split_blocks(chunks: Iterable[bytes], size: int = BLOCK) -> Iterator[bytes]:
-    """Yield the bytes of chunks in blocks of exactly `size` bytes; the last block may be shorter.
+def split_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the bytes of chunks in blocks of exactly BLOCK bytes; the last block may be shorter.
 
     So the compressed bytes do not depend on the sizes in which a tar is read. Without any bytes,
     there is no block.
@@ -118,8 +118,8 @@ def split_blocks(chunks: Iterable[bytes], size: int = BLOCK) -> Iterator[bytes]:
     buffer = bytearray()
     for chunk in chunks:
         buffer += chunk
-        while len(buffer) >= size:
-            yield bytes(buffer[:size])
-            del buffer[:size]
+        while len(buffer) >= BLOCK:
+            yield bytes(buffer[:BLOCK])
+            del buffer[:BLOCK]
     if buffer:
         yield bytes(buffer)

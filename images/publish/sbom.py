@@ -120,8 +120,8 @@ def bundled_component(library: Mapping[str, Any], holder: PackageURL) -> Compone
     """Return the SBOM component of a third-party library that is bundled in a wheel.
 
     `library` has the keys `name`, `version` (empty: not known) and `files`. `holder` is the address
-    (purl) of the wheel. Without a version the
-    component has no address (purl), so that no scanner mistakes it for some version.
+    (purl) of the wheel. Without a version the component has no address (purl), so that no scanner
+    mistakes it for some version.
     """
     name, version = library["name"], library["version"]
     url = PackageURL("generic", None, name, version) if version else None

@@ -79,6 +79,10 @@ class Reproduction:
         options: BuildOptions,
         network: str | None,
     ):
+        """Make the build context of an image, from its lock. `network` is that of build steps.
+
+        Raises UserError if there is no lock, or if something that the context needs is missing.
+        """
         self.engine = engine
         self.base = base
         self.network = network

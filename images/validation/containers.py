@@ -551,7 +551,13 @@ def _read_suite(
     probes: Collection[str],
     on_record: Callable[[Record], None],
 ) -> SuiteRun:
-    """Read what the suite prints in a container until it ends (the parameters of `run_suite`)."""
+    """Read what the suite prints in a container until it ends, and return how it ended.
+
+    The suite prints a record of each probe, signed with `key`; `on_record` is called with each.
+    Other lines are kept for people.
+
+    timeout: in seconds. probes: those of which a record is taken, once each.
+    """
     missing_probes = set(probes)
     other_lines = deque[str](maxlen=_MOST_OTHER_LINES)
     for stream, line in container.lines(timeout, most=_MOST_PRINTED):

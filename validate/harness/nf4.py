@@ -48,15 +48,15 @@ def dequantise(packed: Any, absmax: Any, shape: tuple[int, ...], block: int) -> 
     return (values * absmax.float().view(-1, 1)).reshape(shape)
 
 
-def round_weights(weight: Any, block: int = BLOCK_SIZE) -> Any:
+def round_weights(weight: Any) -> Any:
     """Return weights as they are after quantising to NF4 and decoding again, in float32.
 
     NF4 has 16 levels from -1 to 1 (LEVELS); a weight becomes the nearest, times its block's scale.
-    Each block of `block` values is scaled by its largest absolute value, so the number of values
-    must be a multiple of `block`.
+    Each block of 64 values (BLOCK_SIZE) is scaled by its largest absolute value, so the number of
+    values must be a multiple of 64.
     """
     torch = importlib.import_module("torch")
-    values = weight.float().reshape(-1, block)
+    values = weight.float().reshape(-1, BLOCK_SIZE)
     scale = values.abs().amax(dim=1, keepdim=True)
     levels = torch.tensor(LEVELS, device=weight.device)
     # A value belongs to the nearest level: the bounds lie half-way between two levels.

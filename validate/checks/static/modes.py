@@ -221,10 +221,11 @@ def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
     for_root_only = with_folders_above(
         validated | files_of_debian.packages.keys() | find_open_programs(paths)
     )
-    # Files that every user must be able to read.
+    # Files that every user must be able to read. Debian's programs that run with more rights than
+    # their caller's (setuid) may be closed to some users.
     for_all = set(validated)
     for path in files_of_debian.md5.keys() & paths.keys():
-        if is_for_all(path, paths[path]):
+        if path.startswith(_DEBIANS_FOR_ALL) and not paths[path].st_mode & _PRIVILEGES:
             for_all.add(path)
     # No Debian package lists Python's standard library if Python was compiled, as by pyenv.
     for_all |= list_below(start.standard_library, paths)
@@ -424,14 +425,6 @@ def find_future(paths: Mapping[str, os.stat_result]) -> Iterator[tuple[str, str]
         if facts.st_mtime > tomorrow and not is_link(facts) and not is_everybodys(path):
             date = time.strftime("%Y-%m-%d", time.gmtime(facts.st_mtime))
             yield path, f"is dated {date}, in the future: `touch`"
-
-
-def is_for_all(path: str, facts: os.stat_result) -> bool:
-    """Return whether every user must be able to read this file of a Debian package.
-
-    Programs that run with more rights than their caller's (setuid) may be closed to some users.
-    """
-    return path.startswith(_DEBIANS_FOR_ALL) and not facts.st_mode & _PRIVILEGES
 
 
 def is_program(path: str, facts: os.stat_result) -> bool:

@@ -77,9 +77,8 @@ def compile_stale_float(torch: Any, device: str) -> Comparison:
 def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
     """Sum rows by scatter_reduce, compiled by torch.compile and eagerly, and return both results.
 
-    The fault: the compiled sum is wrong if the same number, here a bias of 5, was added to each row
-    before.
-    `count` is the number of rows.
+    The fault is that the compiled sum is wrong if the same number, here a bias of 5, was added to
+    each row before. `count` is the number of rows.
     """
 
     def sum_biased_rows(rows: Any, bias: Any, index: Any) -> Any:
