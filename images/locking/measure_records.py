@@ -169,8 +169,8 @@ def _measure(url: str, session: requests.Session, private: Mapping[str, str]) ->
         rows = _read_rows(url, session)
     except wheel_records.UNREADABLE as error:
         raise _explain_unread(url, error, private) from None
-    # The names of libraries may end in versions (`libcudart.so.12`).
-    native = any(".so" in path.rpartition("/")[2] for path in rows)
+    # The names of libraries may end in versions (`libcudart.so.12`). `style.source.json` is none.
+    native = any(re.search(r"\.so\b[^/]*$", path) for path in rows)
     return WheelRecord(record=wheel_contents.digest_of(rows), native=native)
 
 
@@ -199,9 +199,9 @@ def _explain_unread(url: str, error: Exception, private: Mapping[str, str]) -> U
 def _read_rows(url: str, session: requests.Session) -> Rows:
     """Return the rows of the RECORD of the wheel at a URL, of which only the end is read.
 
-    A RECORD is the list of files in a wheel; a row is a path and its sha256. Raises BadZipFile or
-    ValueError if it is not a wheel, KeyError for a wheel without RECORD, and OSError if the server
-    does not give the file's end.
+    A RECORD is the list of files in a wheel; a row is a path and its sha256. Raises one of
+    `wheel_records.UNREADABLE`: KeyError for a wheel without RECORD, OSError if the server does not
+    give the file's end, the others for what is damaged or no wheel.
     """
     # A wheel is a zip, which has its directory at the end, and RECORD is just before that. Read
     # more and more of the end, until both are in it.

@@ -375,7 +375,8 @@ def find_sbom_faults(predicate: Mapping[str, Any], labels: Mapping[str, str]) ->
     That is a package that the SBOM (`predicate`, in CycloneDX's form) lacks or has in another
     version. Raises one of `statements.UNREADABLE` for an SBOM or a label of another form.
     """
-    # The label is a JSON object: package -> version.
+    # The label is a JSON object: package -> version without a local part (`+cu126`), as
+    # `read_versions` gives them.
     pins = dict(json.loads(labels.get(f"{LABELS}.pins") or "{}"))
     versions = sbom.read_versions(predicate)
     faults = []

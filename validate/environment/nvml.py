@@ -387,7 +387,7 @@ def _read_gpu_by_cuda(library: ctypes.CDLL, index: int) -> Gpu:
     _call(library, "cuDeviceGetAttribute", ctypes.byref(major), _CAPABILITY_MAJOR, device)
     _call(library, "cuDeviceGetAttribute", ctypes.byref(minor), _CAPABILITY_MINOR, device)
     gpu: Gpu = {
-        "name": name.value.decode(),
+        "name": name.value.decode(errors="replace"),
         "capability": [major.value, minor.value],
         "memory": memory.value,
     }
@@ -427,7 +427,7 @@ def _call_for_text(library: ctypes.CDLL, function: str, *arguments: Any) -> str:
     """
     buffer = ctypes.create_string_buffer(_TEXT_BYTES)
     _call(library, function, *arguments, buffer, _TEXT_BYTES)
-    return buffer.value.decode()
+    return buffer.value.decode(errors="replace")
 
 
 def _try_call(

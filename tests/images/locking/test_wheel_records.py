@@ -119,6 +119,31 @@ def test_a_wheel_with_a_damaged_record_is_an_error_and_no_traceback(damage: str)
     assert "can't be read" in error.value.problems[0].cause
 
 
+@pytest.mark.parametrize(
+    ("path", "is_library"),
+    [
+        ("small/a.so", True),
+        ("small/a.cpython-311-x86_64-linux-gnu.so", True),
+        ("small/libcudart.so.12", True),
+        ("small/style.source.json", False),
+        ("small/notes.sorted.txt", False),
+        ("small.so/a.py", False),
+    ],
+)
+def test_a_wheel_is_native_if_the_name_of_a_file_is_that_of_a_library(
+    tmp_path: Path, path: str, is_library: bool
+) -> None:
+    wheel = wheels.make(tmp_path, {**wheels.FILES, path: b"x"})
+
+    with serving() as server:
+        Indexes(server).files["/small.whl"] = wheel.read_bytes()
+        measured = measure_records._measure(
+            f"http://{server.host}/small.whl", requests.Session(), {}
+        )
+
+    assert measured.native is is_library
+
+
 # --- renewing the table ---------------------------------------------------------------------------
 
 

@@ -151,6 +151,27 @@ def test_another_gpu_does_not() -> None:
     assert gpu == {"name": "", "capability": [12, 1], "memory": OWN_MEMORY}
 
 
+class WithStrangeName(Cuda):
+    """Knows a name for its GPU that is no UTF-8."""
+
+    def _cuDeviceGetName(self, buffer: Any, _size: int, _device: object) -> int:  # noqa: N802
+        buffer.value = b"GPU \xff"
+        return SUCCESS
+
+    def _nvmlDeviceGetName(self, _device: object, buffer: Any, size: int) -> int:  # noqa: N802
+        return self._cuDeviceGetName(buffer, size, _device)
+
+
+def test_a_name_that_is_no_text_does_not_keep_a_gpu_from_being_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library: Any = WithStrangeName(integrated=False)
+    monkeypatch.setattr(nvml, "_load", lambda *_: library)
+
+    assert nvml._read_gpu_by_cuda(library, 0)["name"] == "GPU \ufffd"
+    assert nvml.read_by_nvml()["gpus"][0]["name"] == "GPU \ufffd"
+
+
 # ---- Watching a GPU.
 
 

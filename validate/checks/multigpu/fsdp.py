@@ -212,7 +212,8 @@ def make_lora_model(worker: Worker, *, quantised: bool) -> Any:
     """Return two residual blocks, each a frozen linear layer with LoRA matrices that are trained.
 
     `quantised`: the frozen weights are bitsandbytes' NF4 instead of float32. They are made from the
-    same random numbers as without it.
+    same random numbers as without it: both kinds of layer draw as many, for a weight that
+    `make_frozen_linear` then replaces.
     """
     torch = worker.torch
     linear = torch.nn.functional.linear
