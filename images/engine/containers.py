@@ -164,12 +164,15 @@ class Container:
     def get_file(self, path: str, *, most: int = -1) -> bytes:
         """Return the content of a file in the container, or its first `most` bytes (-1: all).
 
-        The container need not run; files of a tmpfs are gone once it has ended. Raises
-        FileNotFoundError if there is no ordinary file at the path (a link or folder counts as
-        none), and EngineError.
+        The container need not run; files of a tmpfs are gone once it has ended. Links are followed
+        within the container. Raises FileNotFoundError if there is no ordinary file at the path (a
+        folder counts as none), and EngineError.
         """
         with engine_errors(self.name), suppress(docker.errors.NotFound):
-            chunks, _ = self._sdk.get_archive(self.id, path)
+            chunks, facts = self._sdk.get_archive(self.id, path)
+            # The engine sends a link as it is, and says where it leads in the end.
+            if facts.get("linkTarget"):
+                chunks, _ = self._sdk.get_archive(self.id, facts["linkTarget"])
             # The engine sends a tar. Its first member is what lies at the path; for a folder, those
             # that follow are the files in it.
             stream = cast("IO[bytes]", ChunkReader(iter(chunks)))

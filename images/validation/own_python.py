@@ -43,6 +43,8 @@ from validate.evidence import Record
 PRELOAD = "/etc/ld.so.preload"
 """A file whose libraries the loader adds to every process, whatever its environment says
 (ld.so(8))."""
+_MOST_TEXT = 1 << 20
+"""Bytes that are read of a text file of an image."""
 _READ_AT_START = ("/etc/passwd", "/etc/group")
 """Files of an image that an engine reads at each start of a container."""
 
@@ -158,13 +160,13 @@ def user_json(image: ImageInfo, *, covered: Sequence[str] = ()) -> bytes:
 
 
 def read_file(engine: Engine, image: ImageInfo, path: str) -> str:
-    """Return the first 64 KiB of a text file of an image; empty if it has none.
+    """Return the first MiB of a text file of an image; empty if it has none.
 
     The container that is made for it is never started.
     """
     with engine.container(ContainerSpec(image.handle, ["true"])) as container:
         try:
-            return container.get_file(path, most=1 << 16).decode("utf-8", "replace")
+            return container.get_file(path, most=_MOST_TEXT).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
 
@@ -175,7 +177,7 @@ def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
     To check an image's files, we start our own Python in a container of the image. There we mount
     an empty file at PRELOAD, because the libraries that this file lists would be loaded into our
     Python, and a volume for our own files at SUITE_FOLDER. The result has each of these two paths
-    where the image has something of its own. A blank file at PRELOAD is nothing.
+    where the image has something of its own. A blank file at PRELOAD, or a link to one, is nothing.
 
     Raises UserError if starting a container of the image would hang (`require_start_files`).
     """
@@ -184,13 +186,10 @@ def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
     with engine.container(ContainerSpec(image.handle, ["true"])) as container:
         require_start_files(container, image)
 
-        # 64 KiB are enough to see whether it is blank. `get_file` raises the error for a link, too:
-        # the loader would follow that, so a link counts as something.
-        is_blank = False
+        # Most images have no such file.
         with suppress(FileNotFoundError):
-            is_blank = not container.get_file(PRELOAD, most=1 << 16).strip()
-        if container.has(PRELOAD) and not is_blank:
-            covered.append(PRELOAD)
+            if container.get_file(PRELOAD, most=_MOST_TEXT).strip():
+                covered.append(PRELOAD)
         if container.has(SUITE_FOLDER):
             covered.append(SUITE_FOLDER)
     return covered

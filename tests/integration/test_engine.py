@@ -249,6 +249,24 @@ def test_files_get_into_a_read_only_container_through_a_volume(
     assert output.code == 0
 
 
+def test_a_link_is_followed_within_the_container(engine: Engine, base: BaseContext) -> None:
+    script = (
+        "echo linked > /suite/file; ln -s ../suite/file /suite/relative;"
+        " ln -s /suite/relative /suite/chain; ln -s ../../../suite/file /suite/up;"
+        " ln -s /suite/none /suite/broken; ln -s /etc /suite/folder"
+    )
+    spec = ContainerSpec(base.reference, ["sh", "-c", script], volumes=["/suite"])
+
+    with engine.container(spec) as container:
+        assert container.run(300).code == 0
+
+        for name in ("relative", "chain", "up"):
+            assert container.get_file(f"/suite/{name}") == b"linked\n", name
+        for name in ("broken", "folder"):
+            with pytest.raises(FileNotFoundError):
+                container.get_file(f"/suite/{name}")
+
+
 def test_there_is_no_network(engine: Engine, base: BaseContext) -> None:
     with engine.container(ContainerSpec(base.reference, ["cat", "/proc/net/dev"])) as container:
         lines = container.run(300).stdout.splitlines()[2:]

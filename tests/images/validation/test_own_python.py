@@ -1,15 +1,20 @@
 """Our own Python as files: with a loader of its own, and with nothing left to the image."""
 
+import io
 import os
 import py_compile
-from collections.abc import Mapping
-from contextlib import nullcontext
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import docker.errors
 import pytest
 
+from images.engine import archive
+from images.engine.containers import Container
 from images.errors import UserError
 from images.publish import sbom
 from images.validation import own_python
@@ -58,6 +63,66 @@ def test_an_empty_file_takes_the_place_of_a_linked_library_that_the_loader_does_
     assert isinstance(libraries["libc.so.6"], Path)
 
 
+class EngineWithFile:
+    """Stands in for an engine with an image that has one file, and maybe a link to it."""
+
+    def __init__(self, content: bytes, path: str, link: str = "") -> None:
+        self._path, self._link = path, link
+        self._tar = b"".join(archive.pack({"file": content}))
+
+    @contextmanager
+    def container(self, _spec: object) -> Iterator[Container]:
+        yield Container(SimpleNamespace(get_archive=self._get_archive), "id", "name")
+
+    def _get_archive(self, _id: str, path: str) -> tuple[list[bytes], dict[str, str]]:
+        if path == self._path:
+            return [self._tar], {"linkTarget": ""}
+        if path == self._link:
+            return [tar_of_link(self._path)], {"linkTarget": self._path}
+        raise docker.errors.NotFound("no such file")
+
+
+def tar_of_link(target: str) -> bytes:
+    """Return a tar with a symbolic link."""
+    link = tarfile.TarInfo("link")
+    link.type, link.linkname = tarfile.SYMTYPE, target
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        tar.addfile(link)
+    return stream.getvalue()
+
+
+PRELOAD = own_python.PRELOAD
+
+
+@pytest.mark.parametrize(
+    ("engine", "libraries"),
+    [
+        pytest.param(EngineWithFile(b"/x.so\n", PRELOAD), ["/x.so"], id="file"),
+        pytest.param(EngineWithFile(b"/x.so\n", "/opt/list", PRELOAD), ["/x.so"], id="link"),
+        pytest.param(EngineWithFile(b"\n" * 100_000 + b"/x.so\n", PRELOAD), ["/x.so"], id="padded"),
+        pytest.param(EngineWithFile(b" \n", PRELOAD), [], id="blank"),
+        pytest.param(EngineWithFile(b"\n", "/opt/list", PRELOAD), [], id="link to a blank file"),
+        pytest.param(EngineWithFile(b"/x.so\n", "/opt/list"), [], id="none"),
+    ],
+)
+def test_a_list_of_preloaded_libraries_is_seen_behind_a_link_and_behind_blank_lines(
+    engine: Any, libraries: list[str]
+) -> None:
+    image = image_info()
+
+    covered = own_python.find_covered_files(engine, image)
+
+    assert covered == ([PRELOAD] if libraries else [])
+    assert own_python.read_file(engine, image, PRELOAD).split() == libraries
+
+
+def test_a_file_where_our_own_are_mounted_is_covered() -> None:
+    engine: Any = EngineWithFile(b"", own_python.SUITE_FOLDER)
+
+    assert own_python.find_covered_files(engine, image_info()) == [own_python.SUITE_FOLDER]
+
+
 def test_bytecode_takes_the_place_of_a_source_if_it_was_made_of_it(tmp_path: Path) -> None:
     for name in ("fits", "older", "others", "alone"):
         (tmp_path / f"{name}.py").write_text("x = 1\n")
@@ -73,42 +138,6 @@ def test_bytecode_takes_the_place_of_a_source_if_it_was_made_of_it(tmp_path: Pat
 
     names = {path.rpartition("/")[2] for path in paths}
     assert names == {"fits.pyc", "older.py", "others.py", "alone.py"}
-
-
-class StoppedContainer:
-    """Stands in for a container of an image that has `files`: path -> content; None for a link."""
-
-    def __init__(self, files: Mapping[str, bytes | None]) -> None:
-        self.files = files
-
-    def get_file(self, path: str, *, most: int = -1) -> bytes:
-        content = self.files.get(path)
-        if content is None:
-            raise FileNotFoundError(path)
-        return content[:most]
-
-    def has(self, path: str) -> bool:
-        return path in self.files
-
-
-@pytest.mark.parametrize(
-    ("files", "covered"),
-    [
-        pytest.param({}, [], id="nothing"),
-        pytest.param({own_python.PRELOAD: b" \n"}, [], id="blank list"),
-        pytest.param({own_python.PRELOAD: b"/a.so\n"}, [own_python.PRELOAD], id="list"),
-        pytest.param({own_python.PRELOAD: None}, [own_python.PRELOAD], id="link to a list"),
-        pytest.param(
-            {own_python.SUITE_FOLDER: None}, [own_python.SUITE_FOLDER], id="folder of our files"
-        ),
-    ],
-)
-def test_what_our_mounts_hide_of_an_image_is_told(
-    files: Mapping[str, bytes | None], covered: list[str]
-) -> None:
-    engine: Any = SimpleNamespace(container=lambda _spec: nullcontext(StoppedContainer(files)))
-
-    assert own_python.find_covered_files(engine, image_info()) == covered
 
 
 @pytest.mark.parametrize(
