@@ -132,16 +132,16 @@ def _read_from_engine(
 
 
 def _find_newest(name: str, label: str, runs: Sequence[RunLine], sources: Sources) -> ImageRecord:
-    """Return what the newest validation run of an image recorded.
+    """Return what the newest whole validation run of an image recorded.
 
     There are two places to look: results/runs.jsonl, of which `runs` has the image's lines, the
-    newest first; and the folder out/NAME, where the last build on this machine left its run.
-    `label` says which of the two images to compare it is: A or B.
+    newest first; and the folder out/NAME, where the last build on this machine left its run. A
+    recorded run of only a part of the claims counts if there is no whole one. `label` says which of
+    the two images to compare it is: A or B.
 
     Raises UserError if neither place has a run, or if the folder's is damaged.
     """
     candidates = []
-    # A run that judged only a part of the claims counts if there is no whole one.
     for line in _sort_partial_last(runs)[:1]:
         candidates.append(_record_of_line(line, label))
     folder = sources.workspace.out / name

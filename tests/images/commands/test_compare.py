@@ -290,11 +290,16 @@ def test_a_text_that_is_too_long_for_a_path_is_an_unknown_name() -> None:
     assert "is no image of the matrix, no recorded run and no folder" in message
 
 
-def test_an_image_without_a_run_gets_the_command_that_makes_one(matrix_file: Path) -> None:
+def test_an_image_without_a_run_gets_the_command_that_makes_one_and_the_folder_of_validate(
+    matrix_file: Path,
+) -> None:
+    write_run(matrix_file.parent / "out" / "validate" / "cu130-torch213", WITH_STEPS)
+
     message = refused("cu130-torch213", TORCH_214, "--matrix", str(matrix_file))
 
-    assert "cu130-torch213: no run of this image is recorded" in message
+    assert "cu130-torch213: no run of this image is recorded, and it was not built here" in message
     assert "build -- cu130-torch213`" in message
+    assert "give its folder (out/validate/cu130-torch213)" in message
 
 
 def test_the_same_text_twice_is_refused_before_anything_is_told_of_it() -> None:
