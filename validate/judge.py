@@ -376,6 +376,11 @@ def _decide(
         finding = apply_judge(judging, claim, measurement.evidence)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # A judge that cannot read the evidence has not seen that the claim holds.
+        # Figures that are not finite stand there as text (`strict_json`): `'losses': [6.5, 'nan']`.
+        figure = re.search(r"'([^']*)': [^'}]*'(nan|-?inf)'", str(measurement.evidence))
+        if figure:
+            cause = f"{figure[1]} is {figure[2]}, and must be a number"
+            return failed(f"what was measured can't be judged: {cause}")
         return failed(
             f"what truetag's check {claim.probe} recorded can't be read: {type(error).__name__}: "
             f"{error}",

@@ -1,5 +1,6 @@
 """The rules by which claims become a verdict: whatever is not measured is never green."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,9 @@ JUDGES = {
     ),
     "not-applicable": lambda subject, expect, evidence: not_applicable("no such GPU"),
     "unproven": lambda subject, expect, evidence: unproven("could not tell"),
+    "fall": lambda subject, expect, evidence: (
+        passed("it fell") if evidence["losses"][0] - evidence["losses"][1] > 0 else failed("no")
+    ),
 }
 """The judges of these tests, by check."""
 WITHOUT_JUDGE = "unheard-of"
@@ -164,6 +168,19 @@ def test_what_was_not_measured_is_not_green(
 
     assert judged.status is status
     assert words in judged.reason
+
+
+@pytest.mark.parametrize("figure", [math.nan, math.inf, -math.inf])
+def test_a_figure_that_is_no_number_is_named_where_a_judge_cannot_compute_with_it(
+    figure: float,
+) -> None:
+    evidence = strict_json({"losses": [6.5, figure]})
+
+    judged = claim_verdict(claim("fall"), record(**evidence))
+
+    assert judged.status is Status.FAIL
+    expected = f"what was measured can't be judged: losses is {figure}, and must be a number"
+    assert judged.reason == expected
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.support.sources import SOURCES, image
 from tools import baselines
 from validate.checks.gpu import speed, step
 from validate.claims import Claim
-from validate.evidence import Evidence
+from validate.evidence import Evidence, strict_json
 from validate.harness import timing
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Finding, Status
@@ -438,6 +438,14 @@ def test_losses_are_not_compared_with_some_that_are_no_numbers() -> None:
     finding = judge_step("liger", eager_losses=[float("nan")] * step.STEPS)
 
     fails(finding, "losses are up to nan from the eager model's")
+
+
+def test_a_last_loss_that_is_no_number_is_a_problem_and_does_not_keep_from_judging() -> None:
+    losses = strict_json([*LOSSES[:-1], float("nan")])
+
+    finding = judge_step("qlora", losses=losses)
+
+    fails(finding, "a loss is nan, and must be a number (measured: ")
 
 
 def test_every_loss_has_one_in_float32_to_compare_it_with() -> None:

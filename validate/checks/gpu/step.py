@@ -424,8 +424,10 @@ def summarise(expect: StepExpect, trained: Trained) -> str:
     milliseconds = trained["time"]["seconds"] * 1e3
     gigabytes = trained["peak"] / 1e9
     losses = trained["losses"]
+    # Evidence has a loss that is not finite as text.
+    last_loss = float(losses[-1])
     needs = f"{milliseconds:.1f} ms a step{utilisation}, {gigabytes:.1f} GB"
-    return f"{needs}, loss {losses[-1]:.3f} after {len(losses)} steps"
+    return f"{needs}, loss {last_loss:.3f} after {len(losses)} steps"
 
 
 def operations_a_second(trained: Trained, rows: int) -> float:
