@@ -99,7 +99,10 @@ class ClaimContext:
 
     @property
     def no_second_gpu(self) -> str:
-        """Return why the multigpu tier can't be measured; empty if the host has several GPUs."""
+        """Return why the multigpu tier can't be measured; empty if the host has several GPUs.
+
+        It is also empty if nobody knows how many it has (no inventory).
+        """
         if self.no_gpu:
             return self.no_gpu
         if self.inventory and len(self.inventory.gpus) == 1:
