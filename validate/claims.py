@@ -34,6 +34,9 @@ HOST_PROBES = (HOST_PROBE, ORIGIN_PROBE)
 STANDS_ON = "an image on "
 """How claims and verdicts call a derived image: `an image on cu126-torch25`. It is never called by
 its base image's name."""
+AUDIT_OF = "audit of "
+"""The beginning of the name of what was audited, in evidence and verdict. No image of ours has such
+a name."""
 ARBITRARY_UID = 61234
 """A user ID that no image knows, as Kubernetes and OpenShift may choose it."""
 

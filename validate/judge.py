@@ -7,13 +7,14 @@ PASS (validate/judging.py says more).
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from validate import checks, hints, host_faults, next_steps
 from validate.checks import Judge, Judges, RunAs
-from validate.claims import GPU_TIERS, STANDS_ON, Claim, ClaimSet, Tier
+from validate.claims import AUDIT_OF, GPU_TIERS, STANDS_ON, Claim, ClaimSet, Tier
 from validate.evidence import Evidence, MeasuredOn, Measurement, OtherImage, Outcome, Record
 from validate.hints import Hint
 from validate.judging import (
@@ -209,7 +210,11 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
         reason=reason,
         seconds=_seconds_of(claim, record, measurement),
         evidence=measured,
-        next_step=fit_to_image(_find_next_step(claim, finding, measured), evidence.image),
+        next_step=fit_to_image(
+            _find_next_step(claim, finding, measured),
+            evidence.image,
+            is_folder=not evidence.digest,
+        ),
     )
 
 
@@ -236,17 +241,27 @@ def _find_next_step(claim: Claim, finding: Finding, measured: Mapping[str, Any])
     return checks.next_step_of(claim, finding.reason)
 
 
-def fit_to_image(step: str, image: str) -> str:
+def fit_to_image(step: str, image: str, *, is_folder: bool = False) -> str:
     """Return a next step with the commands for an image of the matrix, or for one of a user's own.
 
     They have the image's name in place of NAME, or the name of the image of the matrix that a
-    user's own stands on. An audited image stands on none.
+    user's own stands on. What was audited stands on none: its commands audit it. `is_folder`: it
+    is the folder of a Python environment.
     """
     if re.match(r"cu\d", image):
         # Only the whole word: not in NCCL_SOCKET_IFNAME.
         return re.sub(r"\bNAME\b", image, step)
-    for words, own_words in next_steps.FOR_OWN_IMAGES.items():
-        step = step.replace(words, own_words)
+    tables = [next_steps.FOR_OWN_IMAGES]
+    if image.startswith(AUDIT_OF):
+        tables.append(next_steps.FOR_AUDITS)
+        if is_folder:
+            tables.insert(0, next_steps.FOR_FOLDERS)
+    for table in tables:
+        for words, own_words in table.items():
+            step = step.replace(words, own_words)
+    if image.startswith(AUDIT_OF):
+        audited = shlex.quote(image.removeprefix(AUDIT_OF))
+        return re.sub(r"\bIMAGE\b", lambda _: audited, step)
     if image.startswith(STANDS_ON):
         return fit_to_image(step, image.removeprefix(STANDS_ON))
     return step

@@ -4,8 +4,8 @@ A next step is one sentence, printed once below the failed claims of a check. NE
 check's file has those of its claims. A finding can bring one of its own, for a reason that needs
 another step. Steps are written for whoever builds an image of the matrix: in a report about such an
 image its name stands in place of NAME. In a report about any other image FOR_OWN_IMAGES replaces
-the words that are only for the matrix, and NAME is the image that the user's own stands on
-(validate/judge.py).
+the words that are only for the matrix, and NAME is the image that the user's own stands on. In an
+audit FOR_AUDITS follows, and FOR_FOLDERS comes first if a folder was audited (validate/judge.py).
 """
 
 from validate.installation import command
@@ -15,6 +15,17 @@ BUILD = command("build", "NAME")
 _BUILD_UNCACHED = f"`{command('build', 'NAME', '--no-cache')}`"
 BUILD_ANEW = f"build the image without cached steps ({_BUILD_UNCACHED})"
 AS_LOCKED = f"to bring the locked packages back, {BUILD_ANEW}"
+_OUT_OF_DOCKERFILE = (
+    " out of your Dockerfile, or of that of the base image, and build the image again; if neither "
+    f"has it, {BUILD_ANEW}"
+)
+_THIS_CHECK_ALONE = (
+    f"run this check alone (`{command('validate', 'NAME', '--claim', 'CLAIM')}`, with the name "
+    "behind FAIL or UNPROVEN above for CLAIM)"
+)
+_VALIDATE_OWN = command("validate", "NAME", "--image", "IMAGE")
+_OWN_CHECK_ALONE = _THIS_CHECK_ALONE.replace(command("validate", "NAME"), _VALIDATE_OWN)
+COMPILE_EXTENSIONS = f"compile the package's extensions (`{command('wheels', 'NAME')}`)"
 _LOCK_AND_BUILD = f", then run `{LOCK}` and `{BUILD}`"
 FOR_OWN_IMAGES = {
     AS_LOCKED: (
@@ -26,14 +37,58 @@ FOR_OWN_IMAGES = {
     _BUILD_UNCACHED: "`docker build --no-cache`",
     "pin in matrix.yaml ": "install with pip in your Dockerfile ",
     _LOCK_AND_BUILD: ", then build the image again and validate it",
+    COMPILE_EXTENSIONS: (
+        "in your Dockerfile, install the package with its extensions compiled ahead (BUILD_EXT=1 "
+        "for colossalai, DS_BUILD_OPS=1 for deepspeed), or leave it as the base image has it"
+    ),
     f" from this matrix.yaml: `{BUILD}`": "",
+    f" with this checkout: `{BUILD}`": " on a base image of this release of truetag",
+    f", by this release of truetag: `{BUILD}`": " on a base image of this release of truetag",
+    ", or in the image that --base names,": ", or in that of the base image,",
+    "`--base`, or FROM": "FROM",
     " or of the pins of matrix.yaml": "",
-    command("validate", "NAME"): command("validate", "NAME", "--image", "IMAGE"),
+    command("validate", "NAME"): _VALIDATE_OWN,
     "out/NAME/ or out/validate/NAME/": "out/validate/IMAGE/",
 }
 """Words of steps for an image of the matrix -> those for an image that a user builds themselves.
 
 The first row contains the second one's words, so it stands above it."""
+FOR_AUDITS = {
+    _OWN_CHECK_ALONE: f"audit it again (`{command('audit', 'IMAGE')}`)",
+    _VALIDATE_OWN: command("audit", "IMAGE"),
+    "in out/validate/IMAGE/": "`--out FOLDER` writes it",
+    "validate": "audit",
+}
+"""Words of FOR_OWN_IMAGES -> those for what was audited, which IMAGE stands for."""
+FOR_FOLDERS = {
+    "take the step that brings ": "remove ",
+    _OUT_OF_DOCKERFILE: "",
+    "`RUN pip": "`pip",
+    " below all steps of your Dockerfile that change its files, and build the image again; if your "
+    f"Dockerfile changes none of them, {BUILD_ANEW}": "",
+    "if a step of your Dockerfile changes it (`strip`, another pruner), remove that step and build "
+    f"the image again; if none does, {BUILD_ANEW}": "install its package again (`pip install "
+    "--force-reinstall --no-deps PACKAGE==VERSION`)",
+    "if a step of your Dockerfile takes code out of the package (`rm`, `strip`, another pruner), "
+    "remove that step and build the image again; if none does, ": "",
+    "pin in matrix.yaml ": "install with pip ",
+    _LOCK_AND_BUILD: "",
+    ", in your Dockerfile or base image, and build the image again": "",
+    " in your Dockerfile or base image": "",
+    " in the step that brings it; then build the image again": "",
+    "take a base image with a newer Debian or Ubuntu (`--base`, or FROM of your Dockerfile)": (
+        "use the environment on a newer Debian or Ubuntu"
+    ),
+    ", or an older release of the package, and build the image again": (
+        ", or install an older release of the package"
+    ),
+    ", and build the image again": "",
+    BUILD_ANEW: "make the environment anew",
+    "the image": "the environment",
+}
+"""Words of steps -> those for a Python environment's folder, which has no Dockerfile.
+
+The longer of two rows stands above the one that it contains."""
 VALIDATE_AGAIN = f"`{command('validate', 'NAME')}`"
 REPORT = "report it to truetag with evidence.json of this run (in out/NAME/ or out/validate/NAME/)"
 RUN_AS_ASKED = (
@@ -56,8 +111,7 @@ MEASUREMENT_FAILED = (
 )
 """The next step if a result that is wrong on purpose passed as right."""
 PROBE_ENDED = (
-    f"run this check alone (`{command('validate', 'NAME', '--claim', 'CLAIM')}`, with the name "
-    "behind FAIL or UNPROVEN above for CLAIM) on a machine with free memory; if the check ends "
+    f"{_THIS_CHECK_ALONE} on a machine with free memory; if the check ends "
     "early again, its `log` in evidence.json of that run may tell why; if not, report it to "
     "truetag with that file"
 )
@@ -87,10 +141,7 @@ def if_image_sets(names: str) -> str:
 
 def take_out(line: str) -> str:
     """Return how a line or file that the build does not bring is taken away: `the USER line`."""
-    return (
-        f"take {line} out of your Dockerfile, or of that of the base image, and build the image "
-        f"again; if neither has it, {BUILD_ANEW}"
-    )
+    return f"take {line}{_OUT_OF_DOCKERFILE}"
 
 
 def pin(release: str) -> str:

@@ -25,15 +25,16 @@ from images.errors import failed, wrong
 from images.planning.chooser import Machine
 from images.validation import own_python, validation_run
 from validate import suite
-from validate.claims import HOST_PROBE, Claim, ClaimSet, Tier
+from validate.claims import AUDIT_OF, HOST_PROBE, Claim, ClaimSet, Tier
 from validate.environment.user_environment import UserEnvironment
 from validate.evidence import Evidence, Measurement, Outcome, Record
 
 SURVEY_SECONDS = 1800
 """How long the survey of an image's files may take."""
-PREFIX = "audit of "
-"""The beginning of the name of what was audited, in evidence and verdict. No image of ours has such
-a name."""
+NAME_A_FOLDER = (
+    "name the environment's own folder, which has bin/ and lib/: while it is active, "
+    "`echo $VIRTUAL_ENV` or `echo $CONDA_PREFIX` prints it"
+)
 
 SurveyEvidence = dict[str, Mapping[str, Any]]
 """Subject of a claim -> the evidence for it that the survey has."""
@@ -91,7 +92,7 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     def say_measured(record: Record) -> None:
         options.say(record.progress_line())
 
-    to_measure, from_survey = _split(ClaimSet(image=f"{PREFIX}{reference}", claims=tuple(claims)))
+    to_measure, from_survey = _split(ClaimSet(image=f"{AUDIT_OF}{reference}", claims=tuple(claims)))
     tiers = (Tier.STATIC, Tier.CPU) if options.run else (Tier.STATIC,)
     measured = validation_run.validate(
         engine,
@@ -132,8 +133,7 @@ def audit_folder(folder: Path, options: Options) -> Evidence:
         raise wrong(
             str(folder),
             "is no Python environment: it has no lib/pythonX.Y/site-packages",
-            "name the environment's own folder, which has bin/ and lib/: while it is active, "
-            "`echo $VIRTUAL_ENV` or `echo $CONDA_PREFIX` prints it",
+            NAME_A_FOLDER,
         )
     # How the environment's user would start Python (UserEnvironment). Variables of this process
     # count for nothing.
@@ -156,7 +156,7 @@ def audit_folder(folder: Path, options: Options) -> Evidence:
 
         claims, survey_evidence = _claims_about_environment(environment, survey_of_folder, options)
         static_claims = tuple(claim for claim in claims if claim.tier is Tier.STATIC)
-        name = f"{PREFIX}{folder}"
+        name = f"{AUDIT_OF}{folder}"
         to_measure, from_survey = _split(ClaimSet(image=name, claims=static_claims))
         why_unmeasured = expected.why_not_loadable(environment, of_machine(os.uname().machine))
         python = str(environment["version"])

@@ -87,7 +87,7 @@ def audit(
     if as_json:
         typer.echo(json.dumps(report.json_data(verdict), indent=1))
     else:
-        common.show(report.lines(verdict, reference=reference, everything=everything))
+        common.show(report.lines(verdict, everything=everything))
         common.say(NOTICE)
     has_fault = any(failure.claim.required for failure in verdict.claims_with(Status.FAIL))
     raise typer.Exit(1 if has_fault else 0)
@@ -106,7 +106,8 @@ def _require_auditable(reference: str) -> None:
     # No name of an image begins so.
     is_path = reference.startswith(("/", "./", "../", "~"))
     if is_path and not _path_of(reference).exists():
-        raise wrong(reference, "there is no such folder", "check the path")
+        then = f"{measure.NAME_A_FOLDER}; or name an image: `docker image ls` prints those here"
+        raise wrong(reference, "there is no such folder", then)
     if Path(reference).is_file():
         then = (
             "audit the folder of an environment, or an image of the engine: `docker load -i FILE` "

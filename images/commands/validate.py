@@ -28,10 +28,11 @@ from images.validation.derived_image import Changes
 from images.validation.rows import read_evidence
 from validate import report
 from validate.checks import Judges
-from validate.claims import Tier
+from validate.claims import AUDIT_OF, Tier
 from validate.evidence import Evidence
-from validate.judge import Verdict, explain, judge
+from validate.judge import Verdict, explain, fit_to_image, judge
 from validate.judging import Status
+from validate.next_steps import VALIDATE_AGAIN
 
 _MEASURES_NOTHING = "with --evidence nothing is measured, so this would change nothing"
 _WHY_NOT_WITH_EVIDENCE = {
@@ -281,17 +282,16 @@ def _describe_day(recorded: Evidence) -> str:
     What is recorded since then changes nothing: evidence carries the claims of its own day.
     """
     date = str(recorded.host.get("date", "an unknown day"))
-    # An audit, and an image on top of ours, have no name of the matrix.
-    name = "NAME" if " " in recorded.image else recorded.image
+    again = fit_to_image(VALIDATE_AGAIN, recorded.image)
     return (
         f"judged by what was claimed and recorded on {date}, as this evidence has it; "
-        f"`{command('validate', name)}` judges by today's"
+        f"{again} judges by today's"
     )
 
 
 def _judges_of(recorded: Evidence) -> Judges | None:
     """Return the additional judges that evidence of an audit needs; None for all other evidence."""
-    if recorded.image.startswith("audit of "):
+    if recorded.image.startswith(AUDIT_OF):
         from images.audit.expected import AUDIT_JUDGES
 
         return AUDIT_JUDGES

@@ -37,6 +37,8 @@ WORDS_OF_OTHERS = {
     *(f" needs lib{name}" for name in NVIDIAS_LIBRARIES),
 }
 """Words of reasons that the system, the loader or Python wrote, and names of libraries."""
+CHECKS_OF_FOLDERS = ("files", "libraries", "symbols", "device-code")
+"""Those of an audited folder whose steps are in a check's file."""
 CLAIM = Claim(
     check="imports", subject="torch", tier=Tier.CPU, probe="cpu.imports", statement="it imports"
 )
@@ -222,13 +224,51 @@ def test_a_command_measures_an_own_image_and_not_the_one_that_it_stands_on(
 
 
 def test_no_step_of_a_check_names_the_matrix_to_whoever_has_an_own_image() -> None:
+    """Nor a command that builds what only images of the matrix take, as `wheels` does."""
     for probe, file in all_probes():
         for key, next_step in file.NEXT_STEPS.items():
             for step in steps_of(next_step):
                 judged = verdict_on(failed("broken", step), image="an image on cu126-torch25")
 
-                assert "matrix.yaml" not in judged.next_step, (probe, key)
-                assert "nox -s build" not in judged.next_step, (probe, key)
+                assert not re.search("matrix|--base", judged.next_step), (probe, key)
+                commands = re.findall(r"nox -s (\w+)", judged.next_step)
+                assert set(commands) <= {"validate"}, (probe, key)
+
+
+@pytest.mark.parametrize(
+    ("digest", "image", "command"),
+    [
+        ("sha256:1", "audit of some/image:1", "`nox -s audit -- some/image:1`"),
+        ("", "audit of my env/.venv", "`nox -s audit -- 'my env/.venv'`"),
+    ],
+    ids=["image", "folder"],
+)
+def test_no_step_of_an_audit_names_a_validation_or_the_matrix(
+    digest: str, image: str, command: str
+) -> None:
+    """A newcomer who audited an image of his own was sent to `validate`."""
+
+    def fitted(step: str) -> str:
+        return fit_to_image(step, image, is_folder=not digest)
+
+    for step in (next_steps.PROBE_ENDED, next_steps.MEASURE_AGAIN, next_steps.RUN_AS_ASKED):
+        assert command in fitted(step)
+    for probe, file in all_probes():
+        for key, next_step in file.NEXT_STEPS.items():
+            for step in steps_of(next_step):
+                words = fitted(step)
+                assert not re.search(r"validat|auditd|matrix|\bNAME\b|\bIMAGE\b", words), (
+                    probe,
+                    key,
+                )
+                if not digest and key in CHECKS_OF_FOLDERS:
+                    assert not re.search("Dockerfile|docker|image", words), (probe, key)
+
+
+def test_a_folder_is_told_from_an_image_by_its_lack_of_a_digest() -> None:
+    judged = verdict_on(failed("it is broken", next_steps.BUILD_ANEW), image="audit of .venv")
+
+    assert judged.next_step == "make the environment anew"
 
 
 def test_a_step_has_only_the_commands_for_the_image_that_it_is_about() -> None:

@@ -2,9 +2,8 @@
 
 from validate.checks._behaviour import judge_figures
 from validate.harness.adam import LARGEST_DEVIATION, LEAST_CONTROL, LEAST_MOVE, CompiledDeviations
-from validate.installation import command
 from validate.judging import Finding
-from validate.next_steps import pin
+from validate.next_steps import COMPILE_EXTENSIONS, pin
 
 
 def judge_adam(_subject: str, _expect: object, evidence: CompiledDeviations) -> Finding:
@@ -31,7 +30,6 @@ _UNTIL_THEN = (
     "until then, use torch's own AdamW (torch.optim.AdamW) in programs that run in this image"
 )
 NEXT_STEP = {
-    "compiled_ahead": f"compile the package's extensions (`{command('wheels', 'NAME')}`) and build "
-    f"the image again; {_UNTIL_THEN}",
+    "compiled_ahead": f"{COMPILE_EXTENSIONS} and build the image again; {_UNTIL_THEN}",
     "": f"{pin('another release of the package')}; {_UNTIL_THEN}",
 }

@@ -166,8 +166,7 @@ def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -
 
 CLAIMS = {"compiler/triton-launcher": judge_launcher}
 NEXT_STEPS = {
-    "compiler/triton-launcher": "if the image stands on a base of yours (--base), install a C "
-    "compiler in that base (`apt-get install gcc libc6-dev`), and build both again; the matrix's "
-    "own bases have gcc, so for an image on one of these take the step that removes gcc out of "
-    f"your Dockerfile, or, if you have none, {BUILD_ANEW}"
+    "compiler/triton-launcher": "install a C compiler (`apt-get install gcc libc6-dev`) in the "
+    "Dockerfile of your image or of your base image, below every step that removes gcc, and build "
+    f"again; if neither is yours, {BUILD_ANEW}"
 }

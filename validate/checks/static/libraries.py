@@ -742,7 +742,7 @@ CLAIMS = {"libraries": judge}
 _PIN = pin("the release of the package that the reason names that was made for this torch and CUDA")
 _ADD = pin(
     "NVIDIA's package that has the missing library (of CUDA 12, nvidia-curand-cu12 has "
-    "libcurand.so.10), or, if the missing library is of another CUDA than the image's, the "
+    "libcurand.so.10), or, if the missing library is of another CUDA than torch's, the "
     "release of the package that was made for this torch and CUDA"
 )
 _REMOVE_COPY = (
