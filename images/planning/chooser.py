@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 
 from images.config import yamlfile
 from images.config.facts import Capability, Facts, MinorText, Row, Sentence, VersionText
-from images.config.names import Arch, Minor
+from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
 from images.errors import UserError, command, wrong
 from images.hardware.inventory import Inventory
@@ -133,8 +133,7 @@ def find_model(text: str) -> tuple[str, ModelRow]:
     text_words = frozenset(model_words(text).split())
     # Name of each model that has all words of the text -> the model's words.
     candidates: dict[str, frozenset[str]] = {}
-    for name in models():
-        words = frozenset(model_words(name).split())
+    for name, words in _words_of_models().items():
         if text_words and text_words <= words:
             candidates[name] = words
 
@@ -149,14 +148,22 @@ def find_model(text: str) -> tuple[str, ModelRow]:
     raise _no_single_model(text, most_general)
 
 
+@cache
+def _words_of_models() -> dict[str, frozenset[str]]:
+    """Return the words that tell each model of the table from all others, by its name there."""
+    return {name: frozenset(model_words(name).split()) for name in models()}
+
+
 def _no_single_model(text: str, fitting: Sequence[str]) -> UserError:
     """Return the error that the text given as --gpu does not mean one GPU model.
 
     `fitting` are the models that it may mean: several, or none. Then the error names models that
     are spelled like the text.
     """
+    # Of `AMD EPYC, 8 x H100`, the H100. It is named, and not taken: `Intel Arc Pro A40` is no A40.
+    named = [] if fitting else _models_named_in(text)
     # `Radeon RX 7900` fits no model of NVIDIA.
-    if not fitting and _OTHER_MAKERS.search(text.lower()):
+    if not fitting and not named and _OTHER_MAKERS.search(text.lower()):
         return wrong(
             f"--gpu {text!r}",
             "this is no GPU of NVIDIA, and truetag's images are for CUDA",
@@ -165,10 +172,15 @@ def _no_single_model(text: str, fitting: Sequence[str]) -> UserError:
 
     if fitting:
         cause = f"this fits {len(fitting)} GPU models that truetag knows: one must be chosen"
+    elif named:
+        cause = f"this has more words than NVIDIA's {_some(named)}, which truetag knows"
     else:
         cause = "this is no GPU model that truetag knows"
     similar = list(fitting) or _similar_models(text)
-    if similar:
+    if named:
+        options = " ".join(f"--gpu '{name}'" for name in named)
+        name_a_model = f"if you mean that, write `{options}`; or "
+    elif similar:
         name_a_model = f"give --gpu the name of one ({_some(similar)}); or "
     else:
         name_a_model = ""
@@ -177,6 +189,21 @@ def _no_single_model(text: str, fitting: Sequence[str]) -> UserError:
         "--query-gpu=compute_cap --format=csv,noheader` prints on that machine"
     )
     return wrong(f"--gpu {text!r}", cause, then)
+
+
+def _models_named_in(text: str) -> list[str]:
+    """Return the models of which a text has all words: of `8 x RTX 3090 Ti`, only the RTX 3090 Ti.
+
+    The text is longer than a model's name: a machine's description, for example.
+    """
+    text_words = frozenset(model_words(text).split())
+    named = {name: words for name, words in _words_of_models().items() if words <= text_words}
+    # Leave out a model if another one has its words and more (`<`: a proper subset).
+    models_named = []
+    for name, words in named.items():
+        if not any(words < other_words for other_words in named.values()):
+            models_named.append(name)
+    return models_named
 
 
 def _similar_models(text: str) -> list[str]:
@@ -1079,6 +1106,7 @@ def sentences(
         yield known.sentence
         if also_fitting:
             yield f"These fit too: {_some([candidate.name for candidate in also_fitting])}"
+            yield from _why_no_newer_torch(best, also_fitting, machine)
     elif driver_faults:
         # No image can help: reasons against single images would mislead.
         yield f"No image fits: {'; '.join(driver_faults)}."
@@ -1097,4 +1125,28 @@ def sentences(
         yield f"next: {next_step}"
 
     for unfit in choice.others:
-        yield f"Not {_some(unfit.names)}: {'; '.join(unfit.reasons)}"
+        which = "Not"
+        # People ask why they get an older torch than there is: mostly, the driver is too old. The
+        # first image of a group has the newest torch.
+        if choice.fitting and "needs driver" in unfit.reasons[0]:
+            torch = Minor.parse(choice.fitting[0].image.torch)
+            if ImageName.parse(unfit.names[0]).torch > torch:
+                which = "Not the newer torch of"
+        yield f"{which} {_some(unfit.names)}: {'; '.join(unfit.reasons)}"
+
+
+def _why_no_newer_torch(
+    best: Answer, also_fitting: Sequence[Answer], machine: Machine
+) -> Iterator[str]:
+    """Yield why the images that fit and have a newer torch come behind the best one.
+
+    Two things count more than a newer torch (`Answer.rank`): tests that passed on these GPUs, and
+    machine code for them.
+    """
+    torch = version_of(best.image.torch)
+    newer = [other for other in also_fitting if version_of(other.image.torch) > torch]
+    if newer:
+        reason = f"its gpu tier has not passed on {', '.join(machine.gpus)}"
+        if newer[0].passed or not best.passed:
+            reason = f"it has only PTX for {', '.join(map(str, machine.archs))}"
+        yield f"Not the newer torch of {_some([other.name for other in newer])}: {reason}"

@@ -100,6 +100,24 @@ def test_a_gpu_of_another_maker_is_said_to_be_one(text: str) -> None:
     assert "give --gpu the name of one" not in error.value.problems[0].then
 
 
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("AMD EPYC, 8 x H100", "`--gpu 'H100'`"),
+        ("GPU 0: NVIDIA H100 PCIe (UUID: GPU-5a)", "`--gpu 'H100'`"),
+        ("rtx 3090 ti and a fan", "`--gpu 'GeForce RTX 3090 Ti'`"),
+        ("A100 and H100", "`--gpu 'H100' --gpu 'A100'`"),
+        # A model of Intel: so what a text names is not taken.
+        ("Intel Arc Pro A40", "if you mean that, write `--gpu 'A40'`"),
+    ],
+)
+def test_a_model_among_other_words_is_named_as_it_has_to_be_written(text: str, option: str) -> None:
+    with pytest.raises(UserError) as error:
+        chooser.find_model(text)
+
+    assert option in error.value.problems[0].then
+
+
 def test_every_model_of_the_table_means_itself_and_has_a_source() -> None:
     assert len(chooser.models()) > 90
     for name, row in chooser.models().items():
@@ -589,6 +607,26 @@ def test_the_choice_is_printed_for_people_and_for_machines() -> None:
     assert "\nNot " in text
     assert data["fitting"][0]["fits"]
     assert data["others"][0]["against"]
+
+
+def test_it_says_why_it_takes_no_newer_torch() -> None:
+    """A newcomer with driver 570 asked why he got torch 2.9 where there is 2.15."""
+    machine = machine_with("H100", "570")
+    summaries = []
+    for summary in REAL_SUMMARIES:
+        passed_on = ["H100"] if summary.name == "cu128-torch29" else []
+        summaries.append(summary.model_copy(update={"passed_on": passed_on, "blocked": ""}))
+    choice = chooser.choose(summaries, machine, Options())
+    known = chooser.Known(get="", sentence="No run.")
+
+    lines = list(chooser.sentences(choice, machine, known, ""))
+
+    assert choice.fitting[0].name == "cu128-torch29"
+    (not_passed,) = [line for line in lines if "its gpu tier has not passed on H100" in line]
+    assert not_passed.startswith("Not the newer torch of cu")
+    assert "cu128-torch28" not in not_passed, "that torch is older"
+    first = next(line for line in lines if line.endswith(": CUDA 13 needs driver 580 or newer"))
+    assert first.startswith("Not the newer torch of cu13")
 
 
 @pytest.mark.parametrize(
