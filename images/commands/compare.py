@@ -26,8 +26,9 @@ from images.site.records import RunLine
 from images.site.runs import run_of_record
 from images.site.status import judged_only_a_part
 from images.validation.rows import read_evidence
+from validate import terminal
 from validate.judge import judge
-from validate.judging import plural
+from validate.judging import listed, plural
 
 _WHAT = (
     "An image name (its newest whole run), a run (cu126-torch25/h200), a folder out/NAME, or an "
@@ -35,6 +36,8 @@ _WHAT = (
 )
 _EVIDENCE = "evidence.json"
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
+_MOST_NEWER = 4
+"""How many newer runs of an image a message names."""
 
 
 def compare(
@@ -68,7 +71,12 @@ def compare(
     if as_json:
         typer.echo(TypeAdapter(Comparison).dump_json(comparison, indent=1).decode())
     else:
-        common.show(tables.markdown(comparison).splitlines())
+        for line in tables.markdown(comparison).splitlines():
+            # A row that is broken in two is no row, neither for the eye nor in a pull request.
+            if line.startswith("|"):
+                typer.echo(terminal.printable(line))
+            else:
+                common.show([line])
 
 
 def _find(
@@ -80,8 +88,9 @@ def _find(
     validation run, or what an engine calls an image. `runs`: the recorded ones, the newest first.
     Raises UserError if it is none of these, or if nothing is recorded of the image.
     """
-    for run in runs:
+    for index, run in enumerate(runs):
         if run.id == text:
+            _tell_newer_runs(run, runs[:index])
             return _record_of_line(run, label)
 
     name = sources.matrix.aliases.get(text, text)
@@ -98,6 +107,21 @@ def _find(
     known_names = [*names, *sources.matrix.aliases, *(run.id for run in runs)]
     record = _read_from_engine(text, label, sources, engine_url, known_names)
     return add_newest_run(record, runs)
+
+
+def _tell_newer_runs(run: RunLine, newer_runs: Sequence[RunLine]) -> None:
+    """Print which runs of the same image are newer than the run that a person named.
+
+    `cu126-torch25/h200` reads like the runs on an H200, and is the ID of a single one, the first.
+    `newer_runs`: recorded runs of all images, the newest first.
+    """
+    newer = [other.id for other in newer_runs if other.image == run.image and not other.experiment]
+    if newer and not run.experiment:
+        day = f" of {run.date:%Y-%m-%d}" if run.date else ""
+        common.tell(
+            f"{run.id} is the ID of one run{day}; newer ones of this image: "
+            f"{listed(newer, limit=_MOST_NEWER)} (`{run.image}` alone is its newest whole run)"
+        )
 
 
 def _read_from_engine(

@@ -59,7 +59,8 @@ def _sections(comparison: Comparison) -> Iterator[Section]:
     if comparison.system_packages:
         title = "Packages of Debian and the CUDA toolkit"
         yield _packages(comparison, title, comparison.system_packages)
-    yield _layers(comparison)
+    if before.bytes or after.bytes or comparison.layers:
+        yield _layers(comparison)
     if before.tiers.keys() & after.tiers.keys():
         yield _claims(comparison)
     if comparison.steps:
@@ -82,7 +83,23 @@ def _images(before: ImageRecord, after: ImageRecord) -> Section:
         if (old, new) != (_NONE, _NONE):
             rows.append((fact, old, new))
     title = before.name if before.name == after.name else f"{before.name} -> {after.name}"
-    return Section(title=title, header=("", before.label, after.label), rows=rows)
+    return Section(
+        title=title,
+        header=("", before.label, after.label),
+        rows=rows,
+        sentences=[*_claims_without_pass(before), *_claims_without_pass(after)],
+    )
+
+
+def _claims_without_pass(record: ImageRecord) -> Iterator[str]:
+    """Yield for each tier how many claims of a run have each verdict but PASS.
+
+    `B, gpu, not passed: 12 KNOWN, 2 UNPROVEN`. Nothing for a tier of which all passed.
+    """
+    for tier, count in record.tiers.items():
+        others = [f"{count.counts[status]} {status}" for status in count.counts if status != "PASS"]
+        if others:
+            yield f"{record.label}, {tier}, not passed: {', '.join(others)}"
 
 
 def _describe(record: ImageRecord) -> dict[str, str]:
@@ -104,6 +121,7 @@ def _describe(record: ImageRecord) -> dict[str, str]:
         if result:
             passed = result.counts.get(Status.PASS, 0)
             claims = sum(result.counts.values())
+            # What became of the others is said below the table.
             facts[tier] = f"{result.verdict}, {passed} of {claims} claims passed"
     return facts
 

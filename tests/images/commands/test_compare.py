@@ -95,6 +95,30 @@ def test_a_name_is_its_newest_run(matrix_file: Path) -> None:
     assert f"run {TORCH_213}" in finished.stdout
 
 
+def test_the_id_of_an_old_run_is_taken_and_the_newer_ones_are_named() -> None:
+    """`cu126-torch25/h200` reads like the image's runs on an H200, and is the first of them."""
+    message = in_one_line(call("compare", "cu126-torch25/h200", TORCH_214).stderr)
+
+    assert "cu126-torch25/h200 is the ID of one run of 2026-11-22; newer ones" in message
+    assert "cu126-torch25/h200-3" in message
+    assert "(`cu126-torch25` alone is its newest whole run)" in message
+    assert "cu130-torch214" not in message, "nothing is newer than that run"
+
+
+def test_a_row_of_a_table_is_one_line_however_narrow_the_terminal_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+
+    rows = call("compare", TORCH_213, TORCH_214).stdout.splitlines()
+
+    assert [
+        row
+        for row in rows
+        if row.startswith("| from") and row.endswith("cu130-torch214/h200      |")
+    ]
+
+
 def test_a_name_is_no_run_of_a_part_of_the_claims_while_there_is_a_whole_one(
     matrix_file: Path,
 ) -> None:

@@ -11,7 +11,11 @@ from validate.claims import Tier
 from validate.judging import Status
 
 STEP = StepRow(seconds=0.3, spread=0.01, peak=40_000_000_000, loss=5.35)
-TIERS = {Tier.GPU: TierCount(verdict=Status.FAIL, counts={Status.PASS: 1, Status.FAIL: 2})}
+COUNTS = {Status.PASS: 1, Status.FAIL: 2, Status.KNOWN: 1}
+TIERS = {
+    Tier.CPU: TierCount(verdict=Status.PASS, counts={Status.PASS: 2}),
+    Tier.GPU: TierCount(verdict=Status.FAIL, counts=COUNTS),
+}
 BEFORE = ImageRecord(
     label="A",
     name="cu126-torch25",
@@ -106,7 +110,9 @@ def test_claims_that_share_a_reason_name_it_once() -> None:
 
     lines = text_of(after, before)
 
-    assert "| gpu | FAIL, 1 of 3 claims passed | FAIL, 1 of 3 claims passed |" in lines
+    assert "| gpu | FAIL, 1 of 4 claims passed | FAIL, 1 of 4 claims passed |" in lines
+    assert not [line for line in lines if line.startswith("- B, cpu")], "all of it passed"
+    assert "- B, gpu, not passed: 2 FAIL, 1 KNOWN" in lines, "what became of the others"
     assert "### Claims that changed: 2" in lines
     assert "| gpu | attention/sdpa | PASS | FAIL |" in lines
     assert "- B, attention/sdpa, attention/flash: no | kernel" in lines
@@ -152,9 +158,17 @@ def test_without_records_nothing_is_said_to_be_equal() -> None:
 
     assert not [line for line in lines if line.startswith(("### Packages", "### Claims"))]
     assert "| whole image | 6.00 GB | - | | |" in lines
-    assert "| gpu | FAIL, 1 of 3 claims passed | - |" in lines
+    assert "| gpu | FAIL, 1 of 4 claims passed | - |" in lines
     assert "| eager | 300.0 ms +-1.0%, 40.00 GB, 5.350 | - | not judged |" in lines
     assert lines[-1].startswith("- B: packages, packages that the matrix does not pin, ")
+
+
+def test_sizes_that_neither_record_has_are_no_table() -> None:
+    nothing = ImageRecord(label="A", name="cu126-torch26", source="-", digest="sha256:1")
+
+    lines = text_of(replace(nothing, label="B"), nothing)
+
+    assert not [line for line in lines if "whole image" in line or "Size" in line]
 
 
 def test_tables_are_aligned_and_nothing_ends_their_cells() -> None:
