@@ -18,6 +18,7 @@ from images.config.matrix import Sources
 from images.config.schema import Matrix
 from images.context import render
 from images.context.labels import BaseContext
+from images.context.prose import to_markdown
 from images.errors import Problem, UserError, wrong
 from images.fleet.config import Fleet
 from images.locking import lock_file
@@ -172,7 +173,7 @@ def _row(image: Planned, recorded: RecordedRuns) -> str:
         archs or "-",
         f">= {image.min_driver}" if image.min_driver else "-",
         _gpu_runs(image, recorded),
-        "; ".join(notes).replace("|", "\\|"),
+        to_markdown("; ".join(notes)).replace("|", "\\|"),
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -15,12 +15,12 @@ from pydantic import TypeAdapter
 from images.config import paths, yamlfile
 from images.config.facts import Row, Sentence
 from images.config.matrix import Sources
+from images.context.prose import to_markdown
 from images.errors import Problem, UserError
 from images.planning import plan
 from images.planning.expectations import DENIED_VARIABLES
 from images.planning.image import Image
 from images.site import records
-from images.site.prose import to_markdown
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from validate.claims import GPU_TIERS, Claim

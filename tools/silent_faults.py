@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import typer
 
 from images.config.paths import RESOURCES
+from images.context.prose import to_markdown
 from images.planning import silent
 from images.planning.image import Image
 from images.planning.plan import Planned
 from images.planning.silent import SilentFault
-from images.site.prose import to_markdown
 from tools import run
 
 _RESULTS = "results/silent-faults.json"

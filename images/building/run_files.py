@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from images.context.labels import LABELS, BaseContext
+from images.context.prose import to_markdown
 from images.context.render import Context
 from images.context.templates import environment
 from images.engine import Engine, ImageInfo
@@ -276,7 +277,7 @@ def record_validation(
         ]
         markdown += "\n".join(lines)
         write_json(folder / "changes.json", asdict(changes))
-    (folder / "report.md").write_text(markdown)
+    (folder / "report.md").write_text(to_markdown(markdown))
     (folder / "report.html").write_text(html(verdict, evidence.host), encoding="utf-8")
     # Last, because a fleet takes this file for the end of a job.
     write_json(folder / "verdict.json", report.json_data(verdict))

@@ -7,6 +7,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from images.config.paths import TEMPLATES
+from images.context import prose
 from images.planning import expectations
 
 EPOCH = 1704067200
@@ -20,7 +21,8 @@ def environment(folder: Path = TEMPLATES, *, html: bool = False) -> Environment:
     """Return the Jinja environment of a folder of templates. `html`: values are escaped.
 
     A variable that a template uses and does not get is an error. Each template can use the filter
-    `quoted`, and the tables of expectations.yaml: `debian.RDMA`.
+    `quoted`, each page `prose` (links to issues), and the tables of expectations.yaml:
+    `debian.RDMA`.
     """
     jinja = Environment(
         loader=FileSystemLoader(folder),
@@ -31,6 +33,7 @@ def environment(folder: Path = TEMPLATES, *, html: bool = False) -> Environment:
         autoescape=html,
     )
     jinja.filters["quoted"] = quoted
+    jinja.filters["prose"] = prose.to_html
     jinja.globals["debian"] = expectations
     return jinja
 

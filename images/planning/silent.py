@@ -9,6 +9,15 @@ from functools import cache
 from images.config import yamlfile
 from images.config.facts import Capability, RangeText, Row, Sentence, within
 
+OWNERS = {
+    "bitsandbytes": "bitsandbytes-foundation",
+    "flash-attention": "Dao-AILab",
+    "Liger-Kernel": "linkedin",
+    "pytorch": "pytorch",
+    "xformers": "facebookresearch",
+}
+"""Repository on GitHub -> its owner. Facts name an issue of these without the owner."""
+
 
 class SilentFault(Row):
     """A row of silent_faults.yaml. A function in validate/kernels/silent/ measures each fault."""
@@ -49,6 +58,12 @@ class SilentFault(Row):
     def __str__(self) -> str:
         sentence = f"silently wrong: {self.what} ({self.issue})"
         return f"{sentence}; {self.remedy}" if self.remedy else sentence
+
+    @property
+    def address(self) -> str:
+        """Return where its issue is found, as other messages write it: `pytorch/pytorch#196678`."""
+        repository = self.issue.partition("#")[0]
+        return f"{OWNERS[repository]}/{self.issue}"
 
     def is_ordinary(self, torch: str) -> bool:
         """Return whether plain training with this torch version meets the fault."""

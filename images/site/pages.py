@@ -14,7 +14,7 @@ from images.config import paths
 from images.config.names import Minor
 from images.context.templates import environment
 from images.nightly.results import BreakageLine, Job, JobLine
-from images.site import choosing, index, prose
+from images.site import choosing, index
 from images.site.index import ImageRow
 from images.site.inputs import SiteInputs, make_index, plan_images
 from images.site.runs import Run, newest_first
@@ -53,7 +53,6 @@ class _Site:
         self.inputs = inputs
         self.index = make_index(inputs)
         self.jinja = environment(TEMPLATES, html=True)
-        self.jinja.filters["prose"] = prose.to_html
         self.images = {
             planned.name: planned.image for planned in plan_images(inputs) if planned.image
         }

@@ -389,7 +389,8 @@ def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
     """Warn if versions of the image are known to compute wrong results without an error.
 
     The table silent_faults.yaml lists such faults. A fault that plain training meets gets a warning
-    of its own. All others share one, which names their issues (`pytorch#196678`).
+    of its own. All others share one, which names their issues
+    (`pytorch/pytorch#196678`).
     """
     # The table also has faults of cuDNN and of processors, which are no pins.
     versions = {**candidate.pins, "processor": candidate.name.platform.machine}
@@ -401,9 +402,10 @@ def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
         if fault.is_ordinary(candidate.pins["torch"]):
             yield warn(Topic.SILENT, str(fault))
         else:
-            issues_of_rare_faults.append(fault.issue)
+            issues_of_rare_faults.append(fault.address)
 
     if issues_of_rare_faults:
+        # Nothing else here says what these faults are, so a reader has to find the issues.
         issues = ", ".join(sorted(issues_of_rare_faults))
         text = (
             "silently wrong results at rare shapes or in rare programs: see whether your "

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from images.building import run_files
 from tests.support.html import Page
 from validate.claims import Claim, Tier
+from validate.evidence import Evidence
 from validate.hints import Hint
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
@@ -118,6 +120,20 @@ def test_failures_are_linked() -> None:
     links = {attributes["href"] for tag, attributes in page.elements if tag == "a"}
     assert links == {"#pins/torch"}
     assert "pins/torch" in page.ids
+
+
+def test_issues_are_links_in_both_reports(tmp_path: Path) -> None:
+    reason = "silently wrong: a gradient (pytorch#196678)"
+    failed = replace(judged(Status.FAIL, reason=reason), hints=(HINT,))
+    address = "https://github.com/pytorch/pytorch/issues/196678"
+
+    run_files.record_validation(
+        tmp_path, Evidence(image="i", digest="", records=()), verdict_on(failed)
+    )
+
+    links = {attributes["href"] for tag, attributes in page_of(failed).elements if tag == "a"}
+    assert links == {"#pins/torch", address, "https://github.com/a/b/issues/1"}
+    assert f"[pytorch#196678]({address})" in (tmp_path / "report.md").read_text()
 
 
 def test_the_page_fetches_nothing_and_runs_nothing() -> None:

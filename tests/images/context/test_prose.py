@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
+from images.context.prose import to_html, to_markdown
 from images.planning import silent
-from images.site.prose import to_html, to_markdown
 
 PYTORCH = "https://github.com/pytorch/pytorch/issues"
 
@@ -23,6 +23,11 @@ PYTORCH = "https://github.com/pytorch/pytorch/issues"
             "pytorch/pytorch#1.",
             f'<a href="{PYTORCH}/1">pytorch/pytorch#1</a>.',
             f"[pytorch/pytorch#1]({PYTORCH}/1).",
+        ),
+        (
+            "pytorch#1, #2",
+            f'<a href="{PYTORCH}/1">pytorch#1</a>, <a href="{PYTORCH}/2">pytorch#2</a>',
+            f"[pytorch#1]({PYTORCH}/1), [pytorch#2]({PYTORCH}/2)",
         ),
         ("`nox -s lock` & <b>", "<code>nox -s lock</code> &amp; &lt;b&gt;", "`nox -s lock` & <b>"),
         ("`pytorch#1`", "<code>pytorch#1</code>", "`pytorch#1`"),

@@ -8,14 +8,8 @@ import re
 
 from markupsafe import Markup, escape
 
-OWNERS = {
-    "bitsandbytes": "bitsandbytes-foundation",
-    "flash-attention": "Dao-AILab",
-    "Liger-Kernel": "linkedin",
-    "pytorch": "pytorch",
-    "xformers": "facebookresearch",
-}
-"""Repository on GitHub -> its owner. Facts name an issue of these without the owner."""
+from images.planning.silent import OWNERS
+
 # Code: `truetag build`. An address: https://pytorch.org/get-started, without a full stop after it.
 # An issue: pytorch#196678 or unslothai/unsloth#5876. Markdown's own links, [text](address), are not
 # touched.
@@ -25,12 +19,16 @@ _PARTS = re.compile(
     rf"|(?<![\w/#\[-])(?P<repository>[\w.-]+/[\w.-]+|{'|'.join(OWNERS)})#(?P<number>\d+)"
 )
 
+_SECOND_NUMBER = re.compile(r"([\w./-]+)(#\d+, )(?=#\d)")
+"""`pytorch#163539, ` before `#166643`, which is of the same repository."""
+
 
 def to_html(text: str) -> Markup:
     """Return a sentence as HTML: code as <code>, addresses and issues as links, the rest escaped.
 
     `see pytorch#1` becomes `see <a href="https://github.com/pytorch/pytorch/issues/1">pytorch#1</a>`.
     """
+    text = _SECOND_NUMBER.sub(r"\1\2\1", text)
     pieces = []
     # Where the last match ended: the text from there on is still to be written.
     end = 0
@@ -52,7 +50,7 @@ def to_markdown(text: str) -> str:
     def link(match: re.Match[str]) -> str:
         return match[0] if match["code"] else f"[{match[0]}]({_address(match)})"
 
-    return _PARTS.sub(link, text)
+    return _PARTS.sub(link, _SECOND_NUMBER.sub(r"\1\2\1", text))
 
 
 def _address(match: re.Match[str]) -> str:
