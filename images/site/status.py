@@ -107,7 +107,8 @@ class TierRun(Row):
     def _result(self) -> str:
         """Return the verdict as a phrase: `passed the 64 claims of its run on H200 of 2026-11-27`.
 
-        The number is that of the claims with this verdict. Known silent faults are added.
+        The number is that of the claims with this verdict. Known silent faults are added, and to a
+        PASS the claims that failed and are not required.
         """
         on_gpus = f" on {self.gpus}" if self.gpus else ""
         day = f" of {self.date}" if self.date else ", whose day is not recorded"
@@ -123,6 +124,8 @@ class TierRun(Row):
             result = f"left {number} of the {plural(total, 'claim')} of {run} unproven"
         else:
             result = f"passed the {plural(number, 'claim')} of {run}"
+            if not_required := self.counts.get(Status.FAIL):
+                result += f", failed {not_required} of those not required"
 
         known = plural(self.known, "known silent fault")
         return f"{result} and showed {known}" if self.known else result

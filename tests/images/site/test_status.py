@@ -113,6 +113,16 @@ def test_known_faults_are_counted_apart_whatever_the_verdict() -> None:
         assert " and showed 1 known silent fault" in phrase
 
 
+def test_a_pass_does_not_hide_a_claim_that_failed_and_is_not_required() -> None:
+    optional = samples.claim(Tier.GPU, Status.FAIL, check="step", required=False)
+    run = samples.run("i", samples.gpu(Status.PASS), optional, gpus=(H200,))
+
+    phrase = status_of(run).deciding[0].phrase
+
+    assert "passed the 1 claim of its run on H200" in phrase
+    assert ", failed 1 of those not required" in phrase
+
+
 def test_layers_that_are_known_by_another_digest_have_not_moved() -> None:
     layers = {"torch": frozenset({"2", "written by another engine"})}
 
