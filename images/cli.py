@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from images.commands import VERBS
+from images.commands import SELECTOR, VERBS
 from images.config import paths
 from images.errors import Problem, UserError, command, problem_of, wrong
 from validate import installation, terminal
@@ -62,6 +62,12 @@ class VerbCommand(TyperCommand):
         Raises UserError for an option with an empty value, and for one that is given twice but has
         one value.
         """
+        try:
+            # Click empties the list.
+            arguments_left = super().parse_args(ctx, list(args))
+        except _ClickException as error:
+            self._refuse_option_for_selector(getattr(error, "option_name", "").removeprefix("--"))
+            raise
         empty_value = _find_empty_value(args)
         if empty_value:
             then = "leave it out, or write a value (a variable of the shell may be empty)"
@@ -71,7 +77,20 @@ class VerbCommand(TyperCommand):
         if repeated:
             cause = "this option has one value, and was given twice"
             raise wrong(repeated, cause, "give it once")
-        return super().parse_args(ctx, args)
+        return arguments_left
+
+    def _refuse_option_for_selector(self, key: str) -> None:
+        """Raise UserError if an unknown option names what the verb's selectors choose images by.
+
+        `render --profile axolotl` is not unlikely after `choose --profile axolotl`.
+        """
+        # Imported only here: most verbs start sooner without.
+        from images.config import selectors
+
+        takes_selectors = any(param.metavar == SELECTOR for param in self.params)
+        if takes_selectors and key in selectors.KEYS:
+            then = f"choose images by a selector, which has no hyphens: `{key}=VALUE`"
+            raise wrong(f"--{key}", "this verb has no such option", then)
 
 
 def _find_empty_value(arguments: Sequence[str]) -> str:
@@ -207,10 +226,10 @@ def run_and_exit(program: typer.Typer, help_on_usage: Callable[[], str]) -> NoRe
     except (typer.Abort, KeyboardInterrupt):
         _exit_interrupted()
     except _ClickException as error:
-        # What is too long is cut in the place of a problem: click quotes all that it refuses.
+        # What is too long is cut in the place of a problem: click quotes all that it refuses. Other
+        # words of the command line are left out: one may hold a password.
         cause = _cut(error.format_message())
-        arguments = " ".join(sys.argv[1:])
-        _print_problem(Problem(where=arguments, cause=cause, then=help_on_usage()))
+        _print_problem(Problem(where="".join(sys.argv[1:2]), cause=cause, then=help_on_usage()))
         sys.exit(2)
 
     # Typer returns this status for an interrupt, and prints nothing.

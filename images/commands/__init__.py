@@ -8,6 +8,8 @@ the verb is called.
 
 from collections.abc import Mapping
 
+SELECTOR = "SELECTOR..."
+"""How a verb's help calls its argument for images."""
 VERBS: Mapping[str, str] = {
     "init": "Write a first matrix.yaml, with comments.",
     "plan": "Every image, accepted or refused, and why.",

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from images.commands import SELECTOR
 from images.config import selectors as select
 from images.errors import wrong
 from images.hardware.inventory import GpuMode
 from validate.claims import Tier
 
 _SELECTORS = typer.Argument(
-    metavar="SELECTOR...", help=f"Which images: {select.HELP}.", show_default=False
+    metavar=SELECTOR, help=f"Which images: {select.HELP}.", show_default=False
 )
 Selectors = Annotated[list[str] | None, _SELECTORS]
 SomeSelectors = Annotated[list[str], _SELECTORS]

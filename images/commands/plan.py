@@ -207,7 +207,7 @@ def _notes_of_image(planned: Planned, locks: Mapping[str, LockStatus]) -> list[s
 
 
 def _shared_notes(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterator[str]:
-    """Yield the lines about several images, each with the names of the images that it is about.
+    """Yield the lines about several images, each with the images that it is about, or their number.
 
     First come the reasons why images can't be built here, and what they need (obstacles). Then come
     the topics of the images' warnings, not the warnings: those of the whole matrix have 300 lines.
@@ -231,12 +231,19 @@ def _shared_notes(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -
             names_by_topic[_KEPT].append(image.name)
 
     for obstacle, names in names_by_obstacle.items():
-        yield f"{listed(names, limit=_MOST_NAMES)}: {obstacle}"
+        yield f"{_name_or_count(names)}: {obstacle}"
     topics_with_names = {topic: names for topic, names in names_by_topic.items() if names}
     if topics_with_names:
         yield f"warnings (`{command('plan', 'NAME')}` prints those of an image in full):"
     for topic, names in topics_with_names.items():
-        yield f"  {topic}: {listed(names, limit=_MOST_NAMES)}"
+        yield f"  {_name_or_count(names)}: {topic}"
+
+
+def _name_or_count(names: Sequence[str]) -> str:
+    """Return the names of a few images, or how many there are: the table is what is to be read."""
+    if len(names) > _MOST_NAMES:
+        return plural(len(names), "image")
+    return listed(names, limit=_MOST_NAMES)
 
 
 def _obstacles(planned: Planned, blocked: str) -> list[str]:

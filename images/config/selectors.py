@@ -14,10 +14,13 @@ from images.errors import UserError, command, wrong
 
 _VERSIONED = ("torch", "cuda", "wheel", "python")
 """Keys whose values are versions, and can be compared with < and >."""
-_OTHER_KEYS = ("arch", "profile", "platform")
+KEYS = (*_VERSIONED, "arch", "profile", "platform")
+"""What a condition can be about."""
 NO_PROFILE = "none"
 """The value of `profile` for the images without one."""
 _CONDITION = re.compile(r"(?P<key>[a-z]+)(?P<op>>=|<=|!=|==|=|>|<)(?P<value>.*)")
+_MOST_SIMILAR = 3
+"""How many names are proposed in place of one that matches nothing."""
 
 
 HELP = (
@@ -126,7 +129,7 @@ def _why_wrong(condition: Selector) -> str:
     Its key, its operator or its value may be wrong.
     """
     key, value = condition.key, condition.value
-    if key not in (*_VERSIONED, *_OTHER_KEYS):
+    if key not in KEYS:
         return f"{key!r} is nothing that images are selected by"
     if not condition.is_of_version and condition.op not in ("=", "!="):
         return f"{key} can be compared with = or != only"
@@ -164,10 +167,21 @@ def unmatched(selector: str, names: Sequence[str]) -> UserError:
     It shows the most similar of `names`, those of images and aliases.
     """
     then = f"`{command('plan')}` lists all"
-    close = get_close_matches(selector.lower(), names, n=3, cutoff=0.5)
-    if close:
-        then = f"nearest: {', '.join(close)}; {then}"
+    similar = most_similar(selector, names)
+    if similar:
+        then = f"nearest: {', '.join(similar)}; {then}"
     return wrong(selector, "matches no image of the matrix", then)
+
+
+def most_similar(text: str, names: Sequence[str]) -> list[str]:
+    """Return up to three names that have a text in them, the shortest first; then similar ones.
+
+    `cu130-torch21` is the beginning of cu130-torch211, and `torch21` a part of it.
+    """
+    lower = text.lower()
+    longer = sorted((name for name in names if lower in name), key=len)
+    close = get_close_matches(lower, names, n=_MOST_SIMILAR, cutoff=0.5)
+    return list(dict.fromkeys([*longer, *close]))[:_MOST_SIMILAR]
 
 
 def image_name(text: str) -> ImageName | None:

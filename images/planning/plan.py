@@ -7,7 +7,6 @@ import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import lru_cache
 
 from packaging.version import Version
@@ -194,10 +193,10 @@ def _plan_named(name: str, sources: Sources) -> list[Planned]:
         if unknown.arch in ON_ARM_ALONE:
             meant = replace(unknown, platform=Platform.ARM64)
         nearest_names = list(nearest(meant, accepted))
-        # A torch that nobody knows may be a typing error: put the most similar name first.
+        # A torch that nobody knows may be a typing error: put the most similar names first.
         minors = {Minor.parse(release) for release in sources.facts.torch}
         if unknown.torch not in minors:
-            similar = get_close_matches(name, [other.name for other in accepted], n=1)
+            similar = selectors.most_similar(name, [other.name for other in accepted])
             nearest_names = list(dict.fromkeys([*similar, *nearest_names]))[: len(nearest_names)]
         # A matrix of one's own may have no image that can be built.
         if nearest_names:

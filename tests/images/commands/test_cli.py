@@ -250,6 +250,7 @@ def test_wrong_input_ends_with_status_2_and_the_next_step(
     message = in_one_line(finished.stderr)
     assert cause in message
     assert next_step in message
+    assert "S3CRET" not in message
     assert "Traceback" not in message
 
 

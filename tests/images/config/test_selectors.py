@@ -126,6 +126,23 @@ def test_a_name_that_matches_nothing_names_its_neighbours() -> None:
         selected("cu126-torch25x")
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("cu130-torch21", ["cu130-torch211", "cu130-torch212", "cu130-torch211-devel"]),
+        ("TORCH25", ["cu126-torch25"]),
+        ("cu126-torch52", ["cu126-torch25"]),
+        ("nothing-like-it", []),
+    ],
+)
+def test_names_that_have_a_text_in_them_come_before_those_that_are_spelled_like_it(
+    text: str, names: list[str]
+) -> None:
+    all_names = ["cu126-torch25", "cu130-torch211-devel", "cu130-torch211", "cu130-torch212"]
+
+    assert selectors.most_similar(text, all_names)[: len(names) or 1] == names
+
+
 def test_a_condition_that_matches_nothing_is_named() -> None:
     with pytest.raises(UserError, match="matches no image"):
         selected("torch>9.0")

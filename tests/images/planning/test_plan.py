@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -151,10 +152,21 @@ def test_the_nearest_image_differs_least() -> None:
         ("cu126-torch27-sm120", "cu128-torch27"),
         # The torch is a typing error, so the spelling counts.
         ("cu126-torch277", "images of the matrix: cu126-torch27,"),
+        # The last digit is missing.
+        ("cu128-torch21", "images of the matrix: cu128-torch210,"),
     ],
 )
 def test_a_refused_image_that_the_matrix_lacks_names_the_nearest(name: str, nearest: str) -> None:
     assert nearest in planned(name).reasons[-1]
+
+
+def test_issues_of_rare_faults_have_the_whole_name_of_their_repository() -> None:
+    """Nothing else is said of these faults, so that a reader has to find the issues."""
+    (warning,) = [text for text in planned("cu128-torch29", REAL).warnings if "the issues" in text]
+
+    issues = warning.partition("the issues ")[2].split(", ")
+    assert "pytorch/pytorch#144643" in issues
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+#\d+", issue) for issue in issues)
 
 
 def test_images_for_arm_are_nearest_to_a_gpu_that_only_arm_boards_have() -> None:
