@@ -245,7 +245,7 @@ class Machine:
     """The machine that an image shall run on."""
 
     gpus: tuple[str, ...]
-    """The names of its GPUs, each once."""
+    """The names of its GPUs, each once; empty if only architectures are known."""
     archs: tuple[Arch, ...]
     """The architectures of its GPUs, each once, ascending."""
     driver: str = ""
@@ -259,7 +259,8 @@ class Machine:
     def __str__(self) -> str:
         gpus = ", ".join(self.gpus)
         archs = ", ".join(str(arch) for arch in self.archs)
-        return f"{gpus} ({archs}), {self.driver_text}"
+        described = f"{gpus} ({archs})" if gpus else archs
+        return f"{described}, {self.driver_text}"
 
     @property
     def driver_text(self) -> str:
@@ -333,11 +334,11 @@ def machine_from_options(
         described.append(_describe_gpu(gpu, arch))
     arms = {gpu.arm for gpu in described}
     if len(arms) > 1:
-        names = listed([gpu.name for gpu in described])
+        names = listed([gpu.name or str(gpu.arch) for gpu in described])
         cause = f"no image fits {names} together: one has an x86-64 host processor, another ARM"
         raise wrong("--gpu", cause, "give the command once for each of them")
     return Machine(
-        gpus=tuple(dict.fromkeys(gpu.name for gpu in described)),
+        gpus=tuple(dict.fromkeys(gpu.name for gpu in described if gpu.name)),
         archs=tuple(sorted({gpu.arch for gpu in described})),
         driver=driver_version,
         arm=arms == {True},
@@ -349,6 +350,7 @@ class _DescribedGpu(NamedTuple):
     """A GPU, as a person describes it."""
 
     name: str
+    """Empty if only the architecture is given."""
     arch: Arch
     arm: bool
     """Whether the processor beside it is ARM."""
@@ -373,7 +375,7 @@ def _describe_gpu(gpu: str, arch: str) -> _DescribedGpu:
         if arch_of_option is None:
             raise
         is_arm = arch_of_option in ON_ARM_ALONE
-        return _DescribedGpu(gpu or str(arch_of_option), arch_of_option, is_arm)
+        return _DescribedGpu(gpu, arch_of_option, is_arm)
 
     arch_of_model = Arch.parse(row.capability)
     if arch_of_option and arch_of_option != arch_of_model:

@@ -152,6 +152,14 @@ def test_an_architecture_describes_a_model_that_the_table_lacks() -> None:
     assert chooser.machine_from_options(["RTX 9990"], ["9.0"], "").archs == (Arch(9, 0),)
 
 
+def test_an_architecture_alone_is_no_model_of_a_gpu() -> None:
+    """`--arch sm90` was told that an image `has not run on sm_90 (sm_90)`, but on an H200."""
+    machine = chooser.machine_from_options([], ["sm90"], "570")
+
+    assert machine.gpus == ()
+    assert str(machine) == "sm_90, driver branch 570"
+
+
 def test_an_architecture_that_only_arm_boards_have_is_beside_an_arm_processor() -> None:
     assert chooser.machine_from_options([], ["sm_121"], "").arm
     assert not chooser.machine_from_options([], ["sm_120"], "").arm
