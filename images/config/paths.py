@@ -58,7 +58,8 @@ def find(matrix: Path | None, directory: Path) -> Workspace:
             then = (
                 "give --matrix the path of a matrix.yaml, or leave it out in a folder that has one"
             )
-            raise wrong(f"--matrix {matrix}", "there is no such file", then)
+            cause = "this is a folder" if matrix.is_dir() else "there is no such file"
+            raise wrong(f"--matrix {matrix}", cause, then)
         return Workspace(matrix.resolve())
     here = directory / MATRIX_NAME
     return Workspace(here.resolve()) if here.is_file() else CHECKOUT

@@ -19,6 +19,8 @@ KEYS = (*_VERSIONED, "arch", "profile", "platform")
 NO_PROFILE = "none"
 """The value of `profile` for the images without one."""
 _CONDITION = re.compile(r"(?P<key>[a-z]+)(?P<op>>=|<=|!=|==|=|>|<)(?P<value>.*)")
+_LEAST_PART = 3
+"""A shorter text is not looked for as a part of names."""
 _MOST_SIMILAR = 3
 """How many names are proposed in place of one that matches nothing."""
 
@@ -181,7 +183,9 @@ def most_similar(text: str, names: Sequence[str]) -> list[str]:
     lower = text.lower()
     longer = sorted((name for name in names if lower in name), key=len)
     close = get_close_matches(lower, names, n=_MOST_SIMILAR, cutoff=0.5)
-    return list(dict.fromkeys([*longer, *close]))[:_MOST_SIMILAR]
+    # A word of one or two letters is in many names, and means none of them.
+    similar = close if len(text) < _LEAST_PART else [*longer, *close]
+    return list(dict.fromkeys(similar))[:_MOST_SIMILAR]
 
 
 def image_name(text: str) -> ImageName | None:

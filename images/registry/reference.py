@@ -80,7 +80,7 @@ class Reference:
             identifier = tag
             is_valid = has_tag and _TAG.fullmatch(tag) is not None
         if not is_valid:
-            cause = "this has neither a tag nor a digest, so it names no image"
+            cause = "this has neither a tag nor a whole digest, so it names no image"
             then = "write HOST/NAME:TAG (ghcr.io/me/images:latest, say) or HOST/NAME@sha256:DIGEST"
             raise wrong(text, cause, then)
         return cls(Repository.parse(name), identifier)

@@ -133,6 +133,8 @@ def test_a_name_that_matches_nothing_names_its_neighbours() -> None:
         ("TORCH25", ["cu126-torch25"]),
         ("cu126-torch52", ["cu126-torch25"]),
         ("nothing-like-it", []),
+        # A part of every name, and the beginning of none.
+        ("c", []),
     ],
 )
 def test_names_that_have_a_text_in_them_come_before_those_that_are_spelled_like_it(
