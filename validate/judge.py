@@ -155,10 +155,16 @@ def explain(verdict: Verdict) -> Verdict:
 OF_HOST = "the host's fault: "
 """The reason of a claim that a fault of the machine made UNPROVEN begins with this. An image with
 such a claim does not get its name."""
-_MEND_THE_MACHINE = (
-    "nothing is known of the image: mend this machine (`nvidia-smi` and `sudo dmesg` say more) or "
-    f"take another one, then validate again: {next_steps.VALIDATE_AGAIN}"
-)
+_MENDING = {
+    "fabric": "start the Fabric Manager on the host (`sudo systemctl enable --now "
+    "nvidia-fabricmanager`), of exactly the driver's version",
+    "exclusive compute mode": "end what runs on this GPU, or run `sudo nvidia-smi -c DEFAULT` on "
+    "the host (with MIG: `sudo nvidia-smi mig -cgi 0 -C` makes an instance)",
+    "SYS_PTRACE": "let this container have it (`--cap-add SYS_PTRACE`)",
+    "may not lock": "start Docker with `--default-ulimit memlock=-1`",
+    "": "mend this machine (`nvidia-smi` and `sudo dmesg` say more)",
+}
+"""Words of a fault of the machine -> what mends it. Most others have a hint (hints.yaml)."""
 _OTHER_SUITE = (
     f"measure the image again with this release of truetag: {next_steps.VALIDATE_AGAIN}; or judge "
     "it with the release that measured it"
@@ -190,7 +196,8 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
     # A failure that a broken GPU or driver explains says nothing about the image.
     fault = _fault_of_host(claim, measured, evidence.host)
     if fault and finding.status in (Status.FAIL, Status.KNOWN):
-        finding = unproven(f"{OF_HOST}{fault}; here: {finding.reason}", _MEND_THE_MACHINE)
+        reason = f"{OF_HOST}{fault}; so this failed: {finding.reason}"
+        finding = unproven(reason, _how_to_mend(fault))
     # Another image may have run what failed, on the same machine.
     if needs_other_image(claim, finding.status):
         finding = _compare(claim, finding, evidence.host, judging)
@@ -295,6 +302,15 @@ def _escape_character(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 
+def _how_to_mend(fault: str) -> str:
+    """Return the next step after a fault of the machine, by its words."""
+    mending = next(step for words, step in _MENDING.items() if words in fault)
+    return (
+        f"nothing is known of the image: {mending}, or take another machine, then validate again: "
+        f"{next_steps.VALIDATE_AGAIN}"
+    )
+
+
 def _fault_of_host(claim: Claim, measured: Mapping[str, Any], host: Mapping[str, Any]) -> str:
     """Return the fault of the machine that explains a failure on its GPUs.
 
@@ -335,10 +351,14 @@ def _compare(claim: Claim, finding: Finding, host: MeasuredOn, judging: Judge | 
         # Its failure may itself have the error number of a known fault of the machine.
         if judged.status is Status.FAIL or judged.reason.startswith(OF_HOST):
             fault = (
-                f"the image {other['image']}, recorded as PASS on this GPU model, fails here, too "
-                f"({judged.reason.removeprefix(OF_HOST)})"
+                f"the image {other['image']}, which passed this before on a GPU of this model, "
+                "fails here, too"
             )
-            return unproven(f"{OF_HOST}{fault}; here: {finding.reason}", _MEND_THE_MACHINE)
+            others_reason = judged.reason.removeprefix(OF_HOST)
+            if others_reason != finding.reason:
+                fault += f" ({others_reason})"
+            reason = f"{OF_HOST}{fault}; this image: {finding.reason}"
+            return unproven(reason, _how_to_mend(fault))
     return finding
 
 
@@ -405,7 +425,7 @@ def _decide(
     # Only a probe that ran to its end can carry a PASS (evidence.Outcome).
     if finding.status is Status.PASS and record.outcome is not Outcome.COMPLETED:
         return unproven(
-            f"what was measured is right ({finding.reason}), but {_describe_end(record)}",
+            f"what was measured is right ({finding.reason}), but then {_describe_end(record)}",
             next_steps.PROBE_ENDED,
         )
     return finding

@@ -140,7 +140,8 @@ def count_unlisted(evidence: Mapping[str, Any], name: str, description: str) -> 
     if name not in evidence:
         return []
     unlisted = evidence[f"{name}_count"] - len(evidence[name])
-    return [f"{unlisted} more {description}: mend these first"] if unlisted else []
+    text = f"{unlisted} more {description}: the next run names them, once those here are mended"
+    return [text] if unlisted else []
 
 
 def joined(problems: Sequence[str], *, limit: int = _PROBLEMS_SHOWN) -> str:

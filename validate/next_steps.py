@@ -101,9 +101,11 @@ READ_LAYERS = (
 )
 MEASURE_AGAIN = f"measure the image again on this machine: {VALIDATE_AGAIN}"
 FREE_THE_GPU = (
-    "end the programs that `nvidia-smi` lists on this GPU (if the reason names its power, clock or "
-    "heat, mend that: `nvidia-smi -q -d PERFORMANCE,POWER`), or take another GPU, then validate "
-    "again"
+    "end the programs that `nvidia-smi` lists on this GPU, or take another GPU, then validate again"
+)
+_SPEED_UP_THE_GPU = (
+    "see in `nvidia-smi -q -d PERFORMANCE,POWER` what slows this GPU down (heat, a limit of power, "
+    "other programs), mend that, or take another GPU, then validate again"
 )
 MEASUREMENT_FAILED = (
     "nothing is known of the image, as the measurement itself failed: validate the image again on "
@@ -116,6 +118,12 @@ PROBE_ENDED = (
     "truetag with that file"
 )
 """The next step if a probe did not run to its end."""
+
+
+def calm_gpu(reason: str) -> str:
+    """Return what to do if something on a GPU disturbed a measurement, as a reason says."""
+    is_slowed_down = "clocks" in reason or " power " in reason or " MHz" in reason
+    return _SPEED_UP_THE_GPU if is_slowed_down else FREE_THE_GPU
 
 
 def remove_variables(names: str) -> str:

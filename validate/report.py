@@ -200,13 +200,8 @@ def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
 
 def _next_steps_of(claims: Sequence[ClaimVerdict]) -> list[str]:
     """Return the different next steps of these claims, in their order."""
-    steps = dict.fromkeys(next_step(judged) for judged in claims)
+    steps = dict.fromkeys(judged.next_step for judged in claims)
     return [step for step in steps if step]
-
-
-def next_step(judged: ClaimVerdict) -> str:
-    """Return what to do about a claim that does not hold; empty if a hint says it."""
-    return "" if judged.hints else judged.next_step
 
 
 def text(
@@ -242,8 +237,8 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
         }
         if judged.hints:
             row["hints"] = [hint.to_json() for hint in judged.hints]
-        if next_step(judged):
-            row["next_step"] = next_step(judged)
+        if judged.next_step:
+            row["next_step"] = judged.next_step
         claims.append(row)
 
     other_base = {"other_base": verdict.other_base} if verdict.other_base else {}
@@ -286,8 +281,8 @@ def markdown(verdict: Verdict) -> str:
     # Next step -> the claims that it is about.
     steps: dict[str, list[str]] = {}
     for judged in verdict.claims:
-        if next_step(judged):
-            steps.setdefault(next_step(judged), []).append(judged.claim.key)
+        if judged.next_step:
+            steps.setdefault(judged.next_step, []).append(judged.claim.key)
     if steps:
         page += ["", "What to do next:", ""]
     for step, keys in steps.items():

@@ -23,7 +23,10 @@ SUBJECT = "machine"
 _RUNTIME = "nvidia-cuda-runtime"
 """NVIDIA's package of CUDA's runtime: `nvidia-cuda-runtime-cu12`, from CUDA 13 on without the
 number. Its version is that of CUDA."""
-_FIX = "`truetag choose` with the same GPU and driver names a stack that runs"
+_FIX = (
+    "`truetag choose` with the same --gpu (or --arch) and --driver names a set of versions that "
+    "runs there: install that in place of this one"
+)
 
 
 def machine_claim(
@@ -67,7 +70,7 @@ def _obstacles_of_processor(environment: SurveyedEnvironment, machine: Machine) 
     if platform is Platform.AMD64 and machine.arm:
         yield "its libraries are for x86-64, and this GPU's host processor is ARM"
     if platform is Platform.ARM64 and not machine.arm:
-        yield "its libraries are for ARM processors"
+        yield "its libraries are for ARM processors, and this GPU's host processor is x86-64"
 
 
 def _obstacles_without_torch(
@@ -94,7 +97,10 @@ def _obstacles_without_torch(
     if not machine.driver or not minimum:
         return
     if chooser.version_of(machine.driver) < chooser.version_of(minimum.driver):
-        yield f"CUDA {cuda_major} needs driver {minimum.driver} or newer"
+        yield (
+            f"CUDA {cuda_major} needs driver {minimum.driver} or newer, and --driver is "
+            f"{machine.driver}"
+        )
 
 
 def _runtime_major(environment: SurveyedEnvironment) -> str:
@@ -147,7 +153,8 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
         return unproven(
             "no library here has code for GPUs that could be read, so it is not known whether this "
             f"environment runs on {expect['machine']}",
-            "audit an environment with torch for CUDA, or leave out the options about a machine",
+            "install torch for CUDA there and audit again; or, if it is not meant for a GPU, leave "
+            "out --gpu, --arch and --driver",
         )
     good = f"it runs on {expect['machine']}"
     libraries = evidence.get("lacking", [])

@@ -77,7 +77,7 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
             "name an image that has one, or the folder of a Python environment",
         )
     environment = environments[0]
-    options.say(f"{environment['prefix']}: Python {environment['version']}")
+    options.say(f"found the environment {environment['prefix']}: Python {environment['version']}")
 
     claims, survey_evidence = _claims_about_environment(environment, survey_of_image, options)
     claims += expected.image_claims()

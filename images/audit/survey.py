@@ -244,8 +244,8 @@ def find_duplicates(evidence: Evidence) -> Faults:
         # path, and leaves Debian's, the second, alone.
         is_over_debians = len(distributions) == 2 and distributions[1]["location"] == _DEBIANS
         if len(distributions) > 1 and not is_over_debians and not _is_editable(distributions):
-            places = [f"{copy['version']} in {copy['location']}" for copy in distributions]
-            yield f"{name} is there {len(distributions)} times: {listed(places)}"
+            places = [f"version {copy['version']} in {copy['location']}" for copy in distributions]
+            yield f"{name} is installed {len(distributions)} times: {listed(places)}"
 
 
 def _is_editable(copies: Sequence[Mapping[str, str]]) -> bool:
@@ -275,7 +275,7 @@ def find_old_extensions(evidence: Evidence) -> Faults:
     numpy = evidence["numpy"]
     if numpy and numpy.partition(".")[0] not in ("0", "1"):
         for path in evidence["compiled_for_numpy_1"]:
-            yield f"{path} is compiled for NumPy 1, {numpy} is installed"
+            yield f"{path} is compiled for NumPy 1, and NumPy {numpy} is installed"
 
 
 def find_other_toolkits(evidence: Evidence) -> Faults:
@@ -313,7 +313,8 @@ def find_silent_faults(evidence: Evidence, *, are_ordinary: bool) -> Faults:
         if "cudnn" in fault.affected and "cudnn" not in versions:
             continue
         if fault.is_ordinary(versions.get("torch", "0")) == are_ordinary:
-            yield str(fault)
+            # What to do stands behind a colon, as several faults share a line.
+            yield str(fault).replace("); ", "): ")
 
 
 def environment_evidence(
@@ -385,23 +386,28 @@ class Rule:
 
 
 _WITH_UV = (
-    "with torch and all others held as they are, and a cuDNN or cuBLAS that is newer than torch "
-    'names: docs/audit.md, "What a fix changes", has the commands of uv'
+    "and leave torch and all other packages at their versions: docs/audit.md, "
+    '"What a fix changes", has the three commands of uv that do this'
 )
-_SET_ELSEWHERE = "take the variable out of the image; set it where it is needed"
+_SET_ELSEWHERE = (
+    "take the variable's `ENV` line out of the Dockerfile, and build again; where a program needs "
+    "it, set it for that run (`docker run --env`)"
+)
 
 OF_IMAGE = (
     Rule(
         subject="driver",
         statement="no library or program of the host's driver is in the image",
         find_faults=find_driver_files,
-        fix="remove it, and its package: the container runtime mounts the host's own",
+        fix="remove the package that brings it (`dpkg -S`, with its path, names it), or the file "
+        "if it is of none, and build again: the container runtime mounts the host's own",
     ),
     Rule(
         subject="preload",
         statement="nothing is loaded into every process",
         find_faults=find_preloaded,
-        fix="empty /etc/ld.so.preload",
+        fix="remove the step of the Dockerfile that writes it, or add `RUN rm /etc/ld.so.preload` "
+        "after that, and build again",
     ),
     Rule(
         subject="variables",
@@ -420,7 +426,7 @@ OF_IMAGE = (
         subject="user",
         statement="it runs as a user",
         find_faults=find_root,
-        fix="add a user, and `USER` with its number",
+        fix="add `RUN useradd --uid 1000 trainer` and `USER 1000` to the Dockerfile, then build",
         required=False,
     ),
     Rule(
@@ -442,13 +448,15 @@ OF_ENVIRONMENT = (
         subject="duplicates",
         statement="each distribution is there once",
         find_faults=find_duplicates,
-        fix="uninstall both, then install one",
+        fix="`pip uninstall` each package named here until pip says that it is not installed, then "
+        "`pip install` the one version of it that you want",
     ),
     Rule(
         subject="numpy",
         statement="no extension is compiled for another NumPy",
         find_faults=find_old_extensions,
-        fix="install a newer release of that package, or numpy<2",
+        fix="install a newer release of the package that the file is of (its folder in "
+        "site-packages has that name), or `pip install 'numpy<2'`",
     ),
     Rule(
         subject="toolkit",
@@ -469,8 +477,8 @@ OF_ENVIRONMENT = (
         statement="none is known to do so in rare cases",
         find_faults=partial(find_silent_faults, are_ordinary=False),
         faults_are_known=True,
-        fix="if your program does one of these, do what stands behind it; if not, nothing needs to "
-        "be done",
+        fix="if your program does one of these, do what stands behind its colon; if not, nothing "
+        "needs to be done",
         required=False,
     ),
 )
@@ -511,7 +519,7 @@ def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence
             requirements += [f"'{line}'" for line in conflict.requirements_without(versions)]
     finding = conclude(faults, "no releases here are known to fail together")
     if requirements:
-        fixes.append(f"install {' '.join(requirements)} {_WITH_UV}")
+        fixes.append(f"install {' '.join(requirements)}, {_WITH_UV}")
     return _with_fix_if_failed(finding, "; ".join(fixes))
 
 

@@ -329,14 +329,13 @@ def junit(verdict: Verdict) -> str:
 def _failure_text(judged: ClaimVerdict) -> str:
     """Return the text below a claim that did not hold, in lines.
 
-    They are what was claimed, advice for each known error that explains it or else the next step,
+    They are what was claimed, advice for each known error that explains it, the next step,
     and what its probe (the program that measures it) printed, if that did not complete; else the
     last line is empty.
     """
     advice = [report.advice(hint) for hint in judged.hints]
-    step = report.next_step(judged)
-    if step:
-        advice.append(f"next: {step}")
+    if judged.next_step:
+        advice.append(f"next: {judged.next_step}")
     # There is a `probe` in the evidence only if the measurement broke off.
     probe = judged.evidence.get("probe")
     log = ""
@@ -365,7 +364,6 @@ def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
         failed=verdict.claims_with(Status.FAIL),
         gpus="; ".join(_describe_gpu(gpu) for gpu in host.get("gpus") or ()),
         tiers=tiers,
-        next_step=report.next_step,
         # A function: the template calls it for each claim.
         evidence=_evidence_text,
     )

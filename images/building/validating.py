@@ -155,7 +155,7 @@ def find_gpus(
     platform = image.name.platform
     if platform.architecture != engine.facts.architecture:
         reason = f"programs for {platform} do not run on this machine ({engine.facts.architecture})"
-        say(f"{reason}: claims that need them stay UNPROVEN, and it gets no name here")
+        say(f"{reason}: checks that run any stay UNPROVEN, and the image gets no name here")
         return replace(NO_GPU, reason=reason), tiers or ANYWHERE
     # None of the tiers that were asked for needs a GPU.
     if tiers and not set(tiers) & set(GPU_TIERS):

@@ -230,7 +230,8 @@ def _read_folder(path: Path, label: str) -> ImageRecord:
     evidence = read_evidence(file)
     if image_name(evidence.image) is None:
         cause = (
-            f"its evidence.json is of {evidence.image}, and `compare` needs an image's of a matrix"
+            f"its evidence.json is of {evidence.image}, and `compare` reads only that of an image "
+            "of the matrix"
         )
         then = (
             f"`{command('validate', 'NAME')}` writes one into out/validate/NAME, and "

@@ -133,7 +133,10 @@ def choose_tiers(name: str, machines: Machines, requested: Sequence[Tier]) -> tu
     for tier in requested:
         if tier not in (*possible, *on_request):
             gpus = plural(machines.gpus, "GPU")
-            cause = f"can't be measured on `{name}` of fleet.yaml, where a task gets {gpus}"
+            cause = (
+                f"this tier needs {'several GPUs' if machines.gpus else 'a GPU'}, and a task on "
+                f"machines of the kind `{name}` (fleet.yaml) gets {gpus}"
+            )
             then = (
                 "name another kind of machine of fleet.yaml with --workers, or leave this --tier "
                 f"out; if a task gets more GPUs there, correct `gpus` of `{name}` in fleet.yaml"

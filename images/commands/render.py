@@ -90,7 +90,7 @@ def render(
     if baking:
         bake_file = folder / run_files.BAKE
         bake_file.write_text(json.dumps(run_files.bake(images, to), indent=1) + "\n")
-        common.tell(f"{bake_file}: {plural(len(images), 'image')}")
+        common.tell(f"wrote {bake_file} for {plural(len(images), 'image')}")
         _tell_how_to_bake(folder, to, places)
 
 

@@ -121,7 +121,7 @@ def reproduce(
     result_folder = folder / str(image.name)
     write_result(result_folder, result, result_files)
     seconds = round(result.seconds)
-    common.tell(f"{result_folder / RESULT}: {image.name} on {result.on}, in {seconds} s")
+    common.tell(f"{image.name} was built on {result.on} in {seconds} s: {result_folder / RESULT}")
     if len(builds) == 2:
         first, first_files = builds[0]
         differences = with_files(compare(first.layers, result.layers), first_files, result_files)

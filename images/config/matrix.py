@@ -259,7 +259,8 @@ def _check_layered_names(matrix: Matrix) -> Iterator[Fault]:
     for name in matrix.waived:
         if name not in layered:
             then = "name a distribution of `layers`, or take it out"
-            yield Fault(("waived", name), f"no layer installs {name!r}", then)
+            cause = f"{name!r} is waived here, and no layer installs it"
+            yield Fault(("waived", name), cause, then)
 
 
 def _check_layers_pinned(matrix: Matrix) -> Iterator[Fault]:
@@ -300,7 +301,8 @@ def _check_pin(path: yamlfile.Path, name: str, layered: set[str]) -> Iterator[Fa
     if canonical != name:
         yield Fault(path, f"write {name!r} as {canonical!r}")
     elif name not in layered:
-        yield Fault(path, f"no layer installs {name!r}", "name it under `layers`")
+        cause = f"{name!r} is pinned here, and no layer installs it"
+        yield Fault(path, cause, "name it in a layer under `layers`, or take this line out")
 
 
 def _check_without(matrix: Matrix) -> Iterator[Fault]:

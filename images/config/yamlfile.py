@@ -105,7 +105,7 @@ def _read_node(
         line = key_node.start_mark.line + 1
         if key in mapping:
             cause = f"{key!r} stands twice (first in line {lines[(*path, key)]})"
-            then = "delete the line whose value does not hold"
+            then = "delete one of the two lines, the one whose value is wrong"
             duplicates.append(Problem(where=f"{name}:{line}", cause=cause, then=then))
             continue
         lines[(*path, key)] = line
@@ -121,7 +121,7 @@ def table(name: str) -> Any:
 
 def fix(file: YamlFile, page: str) -> str:
     """Return what to do about a problem of a file. `page` is the page that explains its keys."""
-    return f"fix {file.name}; {page} explains each key"
+    return f"correct this line of {file.name}; {page} explains each key"
 
 
 def validated(model: type[Model], file: YamlFile, page: str) -> Model:

@@ -586,12 +586,15 @@ def connect(url: str | None = None) -> Engine:
         except _UNREACHABLE as error:
             errors.append(f"{path}: {root_cause(error)}")
     then = (
-        "where permission is denied, give the command as root or join the group `docker`; "
-        f"`{command('engine', 'start')}` installs and starts one (Debian, as root); elsewhere "
-        "install Docker and `systemctl start docker`; without root, set up rootless Docker or name "
-        "another machine's engine: --engine ssh://HOST"
+        f"as root on Debian, `{command('engine', 'start')}` installs and starts one; on another "
+        "system, install Docker and `sudo systemctl start docker`; without root, name another "
+        "machine's engine (--engine ssh://HOST)"
     )
     cause = f"none answers ({'; '.join(errors)})"
+    if "ermission denied" in cause:
+        then = (
+            "give the command as root, or join the group `docker` (`sudo usermod -aG docker $USER`)"
+        )
     raise NoEngine(Problem(where="Docker Engine", cause=cause, then=then), code=1)
 
 
@@ -610,6 +613,8 @@ def _connect_to(named: _NamedEngine) -> Engine:
             "start that engine (`docker info` shows whether it runs), or give --engine another "
             "URL: unix:///PATH, tcp://HOST:PORT or ssh://HOST"
         )
+        if isinstance(error, ValueError):
+            then = "write the address as unix:///PATH, tcp://HOST:PORT or ssh://HOST"
         if address.startswith(_SSH):
             then = (
                 f"make `docker -H {address} version` work without a question for a password, then "

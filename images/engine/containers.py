@@ -112,6 +112,7 @@ def _refusal(
             f"`docker rm --force {user[1]}` removes that container, "
             "if nobody needs it; then try again"
         )
+    then = then or "see the engine's own log (`sudo journalctl -u docker`), then try again"
     problem = Problem(where=where, cause=f"the engine says: {reason}", then=then)
     return EngineError(problem, kind)
 

@@ -81,7 +81,7 @@ def read(locks: Path) -> LayerRecord:
     try:
         return _RECORD.validate_json(file.read_bytes())
     except ValidationError as error:
-        cause = f"is no record of layers: {error.errors()[0]['msg']}"
+        cause = f"this record of layers is damaged: {error.errors()[0]['msg']}"
         then = f"restore it from git: `git checkout {paths.shown(file)}`"
         raise wrong(paths.shown(file), cause, then) from None
 

@@ -72,7 +72,7 @@ def update(
         wheels = [wheel for wheel in lacking(lock) if wheel not in measured]
         if not wheels:
             continue
-        tell(f"{name}: reading the RECORDs of {plural(len(wheels), 'wheel')}")
+        tell(f"{name}: reading the list of files (RECORD) of {plural(len(wheels), 'wheel')}")
         urls = _find_urls(wheels, lock, run, name)
         login = IndexLogin(lock.inputs.indexes)
         with web.session(login) as session, ThreadPoolExecutor(web.CONNECTIONS) as pool:

@@ -162,11 +162,13 @@ class ReleasePolicy:
         validating = command("validate", labels.get("dev.truetag.image", "NAME"))
         problems = []
         for reason in reasons:
-            step = (
-                f"validate the image again (`{validating}`), on a machine that can measure this: "
-                "the gpu tier needs a GPU, multigpu and multinode need several"
-            )
-            if " is FAIL" in reason and not reason.endswith("no longer is)"):
+            step = f"validate the image again (`{validating}`)"
+            if "(static)" not in reason and "(cpu)" not in reason:
+                step += (
+                    ", on a machine that can measure this: the gpu tier needs a GPU, multigpu and "
+                    "multinode need several"
+                )
+            if " is FAIL" in reason and not reason.endswith("something else)"):
                 step = (
                     f"`{validating}` says below this claim, after `next:`, what to do; then build "
                     "the image again, and publish that"
@@ -278,7 +280,10 @@ def with_earlier_failures(run: Evidence, today: Verdict) -> Verdict:
             continue
         # If the matrix still has the claim, it is required or not as the matrix says today.
         claim = judged_today.claim if judged_today else failure.claim
-        reason = f"{failure.reason} (by what was expected on its own day, {date}, and no longer is)"
+        reason = (
+            f"{failure.reason} (as it was measured on {date}; today's matrix.yaml expects "
+            "something else)"
+        )
         verdicts[name] = replace(failure, claim=claim, reason=reason)
     return replace(today, claims=tuple(verdicts.values()))
 

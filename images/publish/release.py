@@ -591,7 +591,11 @@ def advise_to_promote_index(staging: Repository, index: str, target: Repository)
 def advise_to_sign(staging: Repository) -> str:
     """Return the advice to sign an image's tags, where it was published first."""
     sign = command("publish", "NAME", "--image", "REF", "--to", str(staging), "--key", "cosign.key")
-    return f"if the image is yours, sign the tag in the repository that it comes from: `{sign}`"
+    return (
+        "if you did not build this image, do not use it; if you did, sign its tag where it comes "
+        f"from (`{sign}`, with the image's name and reference for NAME and REF), then promote it "
+        "again"
+    )
 
 
 def copy_image(source: Registry, target: Registry, manifest: Manifest, key: str = "") -> None:

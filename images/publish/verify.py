@@ -423,8 +423,8 @@ def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
     for platform, image in zip(platforms, images, strict=True):
         if platform != image.platform:
             faults.append(
-                f"{image.manifest.digest[:19]} is listed for {platform or 'no platform'}, "
-                f"and is for {image.platform or 'none'}"
+                f"this index lists {image.manifest.digest[:19]} for {platform or 'no platform'}, "
+                f"and that image is for {image.platform or 'none'}"
             )
 
     # `row_name` is empty for an image without a readable name, which belongs to no row.
@@ -433,7 +433,7 @@ def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
         names = ", ".join(image.name or "nothing" for image in images)
         faults.append(f"its images are not one row of the matrix: they are called {names}")
     if Platform.AMD64 not in [image.platform for image in images]:
-        faults.append(f"it has no image for {Platform.AMD64}")
+        faults.append(f"the index has no image for {Platform.AMD64}")
 
     row = ", ".join(sorted(rows))
     passed = f"of {row}: {', '.join(platforms)}, each as it is labelled"

@@ -236,7 +236,8 @@ class Registry:
         if is_size_known and stored.size != size:
             where = str(Reference(self.repository, digest))
             cause = (
-                f"the registry holds {stored.size} bytes of it, not {size}: its store is damaged"
+                f"the registry holds {stored.size} bytes of this blob, not {size}: its store is "
+                "damaged"
             )
             then = (
                 "have who runs the registry delete this blob from its store; "

@@ -17,6 +17,8 @@ _NEXT: Mapping[int, str] = {
     "before the first push",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "a proxy before the registry limits uploads: "
     "raise its limit (nginx: `client_max_body_size 0`)",
+    HTTPStatus.TOO_MANY_REQUESTS: "wait until the registry takes requests again (some minutes, or "
+    "hours for Docker Hub without a login), then give the command again",
 }
 """HTTP status -> what the user can do, other than to try again."""
 

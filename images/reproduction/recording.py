@@ -22,11 +22,11 @@ def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
     if not last.recipe:
         # `unknown` says what to do, too: build on a base that is known by its bytes.
         cause = (
-            "nothing was recorded, as the image has no recipe to record its layers by: "
+            "nothing was recorded, as it is not known from what bytes the image is built: "
             f"{last.unknown}"
         )
         then = (
-            "do what this reason says, then give "
+            "change what the end of this reason names, then give "
             f"`{command('reproduce', last.image, '--record')}` again"
         )
         raise failed(last.image, cause, then)
@@ -36,7 +36,7 @@ def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
         # A recorded run names no recipe. But all its layers were found to be those of this build.
         has_same_recipe = built.recipe in ({}, last.recipe)
         if not built.counts_as_build or not has_same_recipe:
-            cause = f"the build on {built.on} is not known to have the recipe of this one"
+            cause = f"the build on {built.on} is not known to be of the same steps as this one"
             then = (
                 "build on both machines from the same commit, or give the command without --beside"
             )
@@ -55,4 +55,5 @@ def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
         build = layer_record.Build(id=built.id, image=built.image, on=built.on, date=built.date)
         record = layer_record.add(record, rows, build)
     layer_record.write(record, locks)
-    return f"{locks / layer_record.FILE}: {last.image}, {plural(len(last.layers), 'row')}"
+    layers = plural(len(last.layers), "layer")
+    return f"recorded {layers} of {last.image} in {locks / layer_record.FILE}"

@@ -600,8 +600,8 @@ def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> N
     was_killed = end.code == KILLED and not end.oom
     if was_killed:
         cause = (
-            f"the container `{container}` was killed while the suite ran in it, and the engine "
-            "reports no lack of memory"
+            f"the container `{container}` was killed while truetag's checks ran in it, and the "
+            "engine reports no lack of memory"
         )
         then = (
             "validate the image again; if nobody killed the container, see whether the machine or "
@@ -612,12 +612,13 @@ def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> N
     if not run.has_begun:
         tail = " | ".join(line.strip() for line in run.other_lines[-3:] if line.strip())
         printed = tail or f"status {end.code}, nothing printed"
-        raise failed(image_label(image), f"the suite did not start in the image: {printed}", then)
+        cause = f"truetag's checks did not start in the image: {printed}"
+        raise failed(image_label(image), cause, then)
     # The suite was stopped. By itself it ends with 0, whatever the checks have found.
     if end.code != 0 and not end.oom:
         cause = (
-            f"the suite in the container `{container}` ended with status {end.code}: something in "
-            "the image stopped it"
+            f"truetag's checks in the container `{container}` ended with status {end.code}: "
+            "something in the image stopped them"
         )
         then = (
             "validate the image again; if it ends so each time, look for what the image starts "

@@ -347,7 +347,7 @@ def read_evidence(path: Path) -> Evidence:
         cause = f"can't be read: {error.strerror}"
     # The next four are kinds of ValueError, from the most special to any.
     except ValidationError as error:
-        cause = f"is no evidence: {first_fault(error)}"
+        cause = f"is not as truetag wrote it: {first_fault(error)}"
     except (JSONDecodeError, UnicodeDecodeError) as error:
         cause = f"is not JSON: {error}"
     except OlderSchemaError as error:

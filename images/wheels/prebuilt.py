@@ -340,7 +340,14 @@ def obtain(wheel: Prebuilt, *, cache: Path, fetch: Fetch | None = None) -> Path:
                 f"download this wheel on a machine that reaches {host_name}, put it into a folder "
                 "here, and give the command again with --wheelhouse FOLDER"
             )
-            raise NotFetched(Problem(where=where, cause=root_cause(error), then=then)) from None
+            cause = root_cause(error)
+            if cause.startswith("404"):
+                then = (
+                    f"{host_name} does not have this wheel: if it is your mirror (--wheel-mirror), "
+                    "copy the wheel there; if not, put a wheel of yours into a folder, and give "
+                    "the command again with --wheelhouse FOLDER"
+                )
+            raise NotFetched(Problem(where=where, cause=cause, then=then)) from None
         then = (
             "nothing was kept; ask whoever serves it: the release's file was replaced, or "
             "something on the way rewrites it. --wheelhouse FOLDER takes a wheel of yours"

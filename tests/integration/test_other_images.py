@@ -145,8 +145,9 @@ def test_a_fault_of_the_machine_is_the_machines(
 
     assert judged.status is Status.UNPROVEN
     assert judged.reason == (
-        "the host's fault: the image cu126-torch25, recorded as PASS on this GPU model, fails "
-        f"here, too ({DRIVER}/libcuda.so.1 is missing); here: /opt/kernels.so is missing"
+        "the host's fault: the image cu126-torch25, which passed this before on a GPU of this "
+        f"model, fails here, too ({DRIVER}/libcuda.so.1 is missing); "
+        "this image: /opt/kernels.so is missing"
     )
     assert withheld == judged.reason
 

@@ -184,7 +184,7 @@ def judge_error(
 def assert_blames_the_host(judged: ClaimVerdict, withheld: str) -> None:
     assert judged.status is Status.UNPROVEN
     assert judged.reason.startswith(OF_HOST)
-    assert "; here: " in judged.reason
+    assert "; so this failed: " in judged.reason
     assert withheld == judged.reason
 
 
@@ -224,6 +224,22 @@ def test_an_error_with_a_number_of_the_machine_is_not_the_images(name: str) -> N
     # In the cpu tier no GPU takes part.
     of_cpu, _ = judge_error(error, tier=Tier.CPU)
     assert of_cpu.status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fabric manager", "nvidia-fabricmanager"),
+        ("taken", "nvidia-smi -c DEFAULT"),
+        ("ptrace", "--cap-add SYS_PTRACE"),
+        ("locked memory", "memlock=-1"),
+        ("memory", "mend this machine"),
+    ],
+)
+def test_the_step_mends_the_fault_of_the_machine(name: str, words: str) -> None:
+    judged, _ = judge_error(ERRORS_OF_THE_MACHINE[name])
+
+    assert words in judged.next_step
 
 
 @pytest.mark.parametrize("name", ERRORS_OF_THE_IMAGE)

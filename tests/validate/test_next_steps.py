@@ -348,12 +348,27 @@ def test_every_report_shows_the_next_step() -> None:
     assert f"<b>Next:</b> {STEP}" in run_files.html(verdict, {})
 
 
-def test_a_known_error_is_explained_by_its_hint_alone() -> None:
+def test_a_known_error_has_its_hint_above_the_step_of_the_claim() -> None:
+    """A hint has every cause of an error, and the step the one that this claim knows."""
     reason = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
 
     (explained,) = explain(
         Verdict(image="i", digest="", claims=(failed_claim("torch", reason),))
     ).claims
 
-    assert explained.hints
-    assert report.next_step(explained) == ""
+    lines = lines_about(explained)
+    assert lines[-2].startswith("    hint: ")
+    assert lines[-1] == f"    next: {STEP}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("other programs held 9.7 GB of the GPU's memory", "end the programs"),
+        ("clocks were slowed down (heat)", "what slows this GPU down"),
+        ("the GPU ran at 900 MHz at most, and can run at 1980", "what slows this GPU down"),
+        ("the GPU's power is limited to 300 W, 700 W is usual", "what slows this GPU down"),
+    ],
+)
+def test_what_disturbed_a_gpu_decides_the_step(reason: str, words: str) -> None:
+    assert words in next_steps.calm_gpu(reason)

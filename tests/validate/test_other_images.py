@@ -94,8 +94,8 @@ def test_an_image_that_fails_on_the_same_machine_too_blames_the_machine() -> Non
 
     assert verdict.status is Status.UNPROVEN
     assert verdict.reason == (
-        f"{OF_HOST}the image {evidence.image}, recorded as PASS on this GPU model, fails here, too "
-        f"({ALONE.reason}); here: {ALONE.reason}"
+        f"{OF_HOST}the image {evidence.image}, which passed this before on a GPU of this model, "
+        f"fails here, too; this image: {ALONE.reason}"
     )
     assert "mend this machine" in verdict.next_step
 

@@ -185,7 +185,12 @@ def describe_cost(evidence: SilentEvidence) -> str:
 
 
 CLAIMS = {"silent-faults": judge}
+_PIN = pin("a release of the package without this fault")
 NEXT_STEPS = {
-    "silent-faults": "in programs that this fault concerns, do what stands at the end of the "
-    f"reason; or {pin('a release of the package without this fault')}"
+    "silent-faults": {
+        # The reason ends with a way out, behind the issue in brackets.
+        "); ": "in programs that this fault concerns, do what stands at the end of the reason; or "
+        f"{_PIN}",
+        "": f"keep your programs away from the case that the reason names; or {_PIN}",
+    }
 }

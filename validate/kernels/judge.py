@@ -478,7 +478,9 @@ def _describe_missing_patterns(
     """
     for pattern in patterns:
         if pattern not in matched:
-            yield f"no CUDA kernel like {pattern} ran ({_describe_seen(names)})"
+            # Without what must not stand before the name: it would not be read as a name.
+            shown = re.sub(r"\(\?<?!.*?\)", "", pattern)
+            yield f"no CUDA kernel like {shown} ran ({_describe_seen(names)})"
 
 
 def _describe_seen(names: Sequence[str]) -> str:

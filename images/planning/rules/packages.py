@@ -576,7 +576,10 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
     compiled extensions of the profile's packages.
     """
     for package, reasons in candidate.declined.items():
-        text = f"the image lacks {package} (optional): {'; '.join(reasons)}"
+        text = (
+            f"the image lacks {package} (optional): {'; '.join(reasons)}. Unless you need this "
+            "package, nothing needs to be done"
+        )
         yield warn(Topic.LACKING, text)
 
     for name, version in candidate.pins.items():

@@ -48,7 +48,7 @@ def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
         yield warn(
             Topic.GPU_CODE,
             f"for which GPUs torch {candidate.torch} cu{wheel.digits} has code was not read in its "
-            f"wheel, but taken from {unverified}: validate the image on your GPU",
+            f"wheel, but taken from another source ({unverified}): validate the image on your GPU",
         )
 
 

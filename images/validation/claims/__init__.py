@@ -49,7 +49,10 @@ def with_known_gap(claim: Claim, context: ClaimContext) -> Claim:
     """
     # The subject of a claim about a package is the package's name.
     if claim.subject in context.missing:
-        reason = f"{claim.subject} is not in this image: {context.missing[claim.subject]}"
+        reason = (
+            f"{claim.subject} is not in this image: {context.missing[claim.subject]}. Unless you "
+            "use it, nothing needs to be done"
+        )
         return replace(claim, required=False, unproven=reason)
 
     # Keys are claims (`imports/unsloth`) or whole checks (`resume`).

@@ -92,7 +92,10 @@ def kernel_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterato
         reason_missing = context.missing.get(kernel.package)
         unproven = context.no_gpu
         if reason_missing is not None:
-            unproven = f"{kernel.package} is not in this image: {reason_missing}"
+            unproven = (
+                f"{kernel.package} is not in this image: {reason_missing}. Unless you use it, "
+                "nothing needs to be done"
+            )
         yield claim(
             kernel.check,
             subject,

@@ -445,7 +445,7 @@ def test_releases_that_are_known_to_fail_together_are_a_fault(peft: str, is_faul
 
     assert finding.status is (Status.FAIL if is_fault else Status.PASS)
     assert ("peft 0.17.1 and transformers 5.0.0 fail together: " in finding.reason) is is_fault
-    fix = "install 'peft>=0.18' 'transformers>=5.0.0' with torch and all others held as they are"
+    fix = "install 'peft>=0.18' 'transformers>=5.0.0', and leave torch and all other packages"
     assert (fix in finding.next_step) is is_fault
 
 

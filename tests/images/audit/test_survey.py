@@ -167,7 +167,7 @@ def test_a_requirement_for_another_processor_than_the_libraries_is_no_fault(
 def test_a_second_copy_of_a_package_is_a_fault() -> None:
     surveyed = environment(distribution("a", "1"), distribution("a", "2", location="/workspace"))
 
-    assert "a is there 2 times: 1 in" in faults_of_environment(surveyed)["duplicates"]
+    assert "a is installed 2 times: version 1 in" in faults_of_environment(surveyed)["duplicates"]
 
 
 def test_a_copy_that_hides_one_of_the_python_below_is_no_fault() -> None:

@@ -168,7 +168,7 @@ def test_measuring_judges_again_with_what_the_other_image_did(
 
     (judged,) = verdict.claims
     assert judged.status is Status.UNPROVEN
-    assert judged.reason.startswith("the host's fault: the image cu126-torch25, recorded as PASS")
+    assert judged.reason.startswith("the host's fault: the image cu126-torch25, which passed")
     assert verdict.evidence_sha256 == evidence.sha256
     assert judge(evidence.claim_set, evidence).claims[0].reason == judged.reason
 

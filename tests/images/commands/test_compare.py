@@ -355,7 +355,7 @@ def test_evidence_of_no_image_of_a_matrix_is_refused(name: str, tmp_path: Path) 
 
     message = refused(str(tmp_path), TORCH_214)
 
-    assert f"{tmp_path}: its evidence.json is of {name}, and `compare` needs" in message
+    assert f"{tmp_path}: its evidence.json is of {name}, and `compare` reads" in message
 
 
 def test_deeply_nested_json_is_no_evidence(tmp_path: Path) -> None:
@@ -382,5 +382,5 @@ def test_facts_of_another_type_are_no_evidence(key: str, value: object, tmp_path
 
     message = refused(str(tmp_path), TORCH_214)
 
-    assert f"{tmp_path}/evidence.json: is no evidence: host.{key}" in message
+    assert f"{tmp_path}/evidence.json: is not as truetag wrote it: host.{key}" in message
     assert "name an evidence.json as" in message

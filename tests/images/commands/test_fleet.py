@@ -177,7 +177,7 @@ def test_a_selected_image_is_built_by_its_worker(executor: FakeExecutor) -> None
         ((NAME, "--claim", "pins"), "is only for images that are pulled, with --image"),
         (
             (*PULL, "--tier", "gpu"),
-            "can't be measured on `cpu` of fleet.yaml, where a task gets 0 GPUs",
+            "a task on machines of the kind `cpu` (fleet.yaml) gets 0 GPUs",
         ),
     ],
     ids=[

@@ -93,7 +93,7 @@ def test_a_pin_must_be_spelled_canonically_and_be_in_a_layer(tmp_path: Path) -> 
     problems = "\n".join(problems_of(tmp_path, text))
 
     assert "write 'Flash_Attn' as 'flash-attn'" in problems
-    assert "no layer installs 'numpy'" in problems
+    assert "'numpy' is pinned here, and no layer installs it" in problems
 
 
 def test_a_package_of_a_layer_may_have_its_version_from_an_optional_one_of_a_profile(

@@ -36,8 +36,12 @@ def test_a_store_that_names_images_by_their_manifests_is_known() -> None:
     ).containerd_images
 
 
+@pytest.mark.parametrize(
+    ("refusal", "step"),
+    [("nobody listens", "engine -- start"), ("Permission denied", "join the group `docker`")],
+)
 def test_dockers_sockets_are_tried_and_our_own_is_the_last(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    refusal: str, step: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -45,10 +49,10 @@ def test_dockers_sockets_are_tried_and_our_own_is_the_last(
 
     def refuse(*, base_url: str) -> None:
         tried.append(base_url)
-        raise OSError("nobody listens")
+        raise OSError(refusal)
 
     monkeypatch.setattr(client, "Engine", refuse)
-    with pytest.raises(UserError, match="none answers"):
+    with pytest.raises(UserError, match=rf"none answers(.|\n)*{step}"):
         client.connect()
     first_two = ["unix:///var/run/docker.sock", f"unix://{tmp_path}/docker.sock"]
     assert tried == [*first_two, f"unix://{client.private_home()}/docker.sock"]

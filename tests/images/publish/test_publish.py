@@ -353,7 +353,7 @@ def test_a_run_that_failed_by_the_claims_of_its_day_closes_every_gate(
     publisher: Publisher, claim: Claim
 ) -> None:
     """Whether it is the new run or an attached one, and whoever asks: one function decides."""
-    cause = rf"{claim.key}.* is FAIL: .*by what was expected on its own day"
+    cause = rf"{claim.key}.* is FAIL: .*today's matrix.yaml expects"
 
     with pytest.raises(UserError, match=cause) as error:
         publisher.publish(PIP, claim)

@@ -342,8 +342,8 @@ def test_an_index_that_lists_an_image_for_another_platform_is_not_promoted(
     reference = Reference(repositories.staging.repository, "wrong")
     _digest, (index_check, *_others) = verify(reference, POLICY, unsigned=True)
     assert index_check.status is Status.FAIL
-    assert "listed for linux/amd64" in index_check.reason
-    with pytest.raises(UserError, match="is listed for linux/amd64, and is for linux/arm64"):
+    assert "for linux/amd64, and that image is for linux/arm64" in index_check.reason
+    with pytest.raises(UserError, match="for linux/amd64, and that image is for linux/arm64"):
         repositories.promote_stored("wrong")
 
 

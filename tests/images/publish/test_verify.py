@@ -625,7 +625,7 @@ def test_an_index_has_the_same_bytes_in_whatever_order_its_images_come() -> None
         pytest.param(
             [ON_AMD64, ON_ARM64],
             [ARM64, AMD64],
-            "is listed for linux/arm64, and is for linux/amd64",
+            "for linux/arm64, and that image is for linux/amd64",
             id="listed for each other's platform",
         ),
         pytest.param(
@@ -634,7 +634,9 @@ def test_an_index_has_the_same_bytes_in_whatever_order_its_images_come() -> None
             "two images are for linux/amd64",
             id="two for one platform",
         ),
-        pytest.param([ON_ARM64], [ARM64], "it has no image for linux/amd64", id="no linux/amd64"),
+        pytest.param(
+            [ON_ARM64], [ARM64], "the index has no image for linux/amd64", id="no linux/amd64"
+        ),
         pytest.param(
             [ON_AMD64, image_for(ARM64, "cu130-torch212-arm64")],
             [AMD64, ARM64],

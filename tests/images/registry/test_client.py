@@ -407,7 +407,7 @@ def damaged_registry() -> BlobRegistry:
 def test_a_damaged_copy_in_the_registry_is_an_error_and_not_sent_again(server: Server) -> None:
     server.answer = damaged_registry().answer
 
-    cause = r"holds 0 bytes of it, not 1048576(.|\n)*next: have who runs"
+    cause = r"holds 0 bytes of this blob, not 1048576(.|\n)*next: have who runs"
     with open_registry(server) as registry, pytest.raises(RegistryError, match=cause):
         registry.put_blob(LAYER)
 
@@ -437,7 +437,7 @@ def test_a_damaged_copy_of_another_repository_is_seen_after_the_upload(server: S
 
     with (
         open_registry(server) as opened,
-        pytest.raises(RegistryError, match="holds 4 bytes of it, not 1048576"),
+        pytest.raises(RegistryError, match="holds 4 bytes of this blob, not 1048576"),
     ):
         opened.put_stream(LAYER_DIGEST, len(LAYER), layer_chunks)
 

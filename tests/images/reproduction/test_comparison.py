@@ -177,7 +177,7 @@ def test_builds_that_give_another_layer_than_recorded_are_refused(tmp_path: Path
 def test_builds_without_a_recipe_are_not_recorded(tmp_path: Path) -> None:
     without_recipe = replace(result_on(), recipe={}, unknown="of a tag")
 
-    with pytest.raises(UserError, match="has no recipe to record its layers by: of a tag"):
+    with pytest.raises(UserError, match="from what bytes the image is built: of a tag"):
         recording.record_builds(tmp_path, [result_on(), without_recipe])
 
 
@@ -197,7 +197,7 @@ def test_one_build_is_not_recorded() -> None:
 def test_a_build_is_not_recorded_beside_one_that_may_be_of_another_recipe(
     tmp_path: Path, other: BuildResult
 ) -> None:
-    with pytest.raises(UserError, match="is not known to have the recipe of this one"):
+    with pytest.raises(UserError, match="is not known to be of the same steps"):
         recording.record_builds(tmp_path, [other, result_on()])
 
 

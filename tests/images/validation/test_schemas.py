@@ -248,8 +248,8 @@ CHANGED = "changed after it was measured"
             lambda text: text.replace('"exit_code": 1', '"exit_code": 0'), CHANGED, id="record"
         ),
         pytest.param(lambda text: text[:-30], "is not JSON", id="cut"),
-        pytest.param(lambda _text: "{}", "is no evidence", id="empty"),
-        pytest.param(lambda _text: "[]", "is no evidence", id="list"),
+        pytest.param(lambda _text: "{}", "is not as truetag wrote it", id="empty"),
+        pytest.param(lambda _text: "[]", "is not as truetag wrote it", id="list"),
         pytest.param(
             lambda text: json.dumps({**json.loads(text), "claims": []}), "claims", id="no claims"
         ),

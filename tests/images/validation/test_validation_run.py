@@ -201,8 +201,8 @@ def test_a_container_that_runs_out_of_memory_is_noted_and_its_records_count() ->
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (1, "ended with status 1: something in the image stopped it"),
-        (143, "ended with status 143: something in the image stopped it"),
+        (1, "ended with status 1: something in the image stopped them"),
+        (143, "ended with status 143: something in the image stopped them"),
         (137, "`cpu` was killed .*reports no lack of memory"),
     ],
 )

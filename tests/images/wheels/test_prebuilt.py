@@ -386,19 +386,20 @@ def test_wrong_bytes_in_the_cache_are_refused_and_stay_there(
 
 
 @pytest.mark.parametrize(
-    ("reply", "cause"),
+    ("reply", "cause", "step"),
     [
         (
             (200, {"Content-Length": str(len(CONTENT))}, CONTENT[:-100]),
             rf"IncompleteRead\({len(CONTENT) - 100} bytes read, 100 more expected",
+            "on a machine that reaches 127.0.0.1",
         ),
-        ((404, {}, b"<html>no such page</html>"), "404 Client Error"),
-        (None, "Remote end closed connection|RemoteDisconnected"),
+        ((404, {}, b"<html>no such page</html>"), "404 Client Error", "does not have this wheel"),
+        (None, "Remote end closed connection|RemoteDisconnected", "on a machine that reaches"),
     ],
     ids=["half a file", "no such file", "a server that hangs up"],
 )
 def test_a_download_that_breaks_off_leaves_nothing_in_the_cache(
-    server: Server, tmp_path: Path, reply: Reply | None, cause: str
+    server: Server, tmp_path: Path, reply: Reply | None, cause: str, step: str
 ) -> None:
     with pytest.raises(NotFetched) as error:
         obtain(official_wheel(replying(server, reply)), cache=tmp_path)
@@ -406,7 +407,7 @@ def test_a_download_that_breaks_off_leaves_nothing_in_the_cache(
     problem = error.value.problems[0]
     assert problem.where == f"{OFFICIAL} of 127.0.0.1"
     assert re.search(cause, problem.cause)
-    assert "on a machine that reaches 127.0.0.1" in problem.then
+    assert step in problem.then
     assert names_in(tmp_path) == []
 
 

@@ -60,7 +60,7 @@ def test_the_hash_of_the_source_fits(source: Path, flags: int) -> None:
 def test_another_time_or_size_is_void(source: Path) -> None:
     fault = fault_of(source, BY_TIME, ANOTHER_STAMP)
 
-    assert fault == "void: its source has another time or size"
+    assert fault == "ignored by Python, as its source has another time or size"
 
 
 @pytest.mark.parametrize("flags", [BY_CHECKED_HASH, BY_UNCHECKED_HASH])
@@ -125,7 +125,10 @@ def test_an_image_without_bytecode_fails() -> None:
 def test_faults_that_are_not_listed_are_counted() -> None:
     path = "/opt/venv/lib/python3.11/site-packages/__pycache__/six.cpython-311.pyc"
     shown = path.removeprefix("/opt/venv/lib/python3.11/site-packages/")
-    rest = "2 more files of bytecode do not fit their sources: mend these first"
+    rest = (
+        "2 more files of bytecode do not fit their sources: "
+        "the next run names them, once those here are mended"
+    )
     reason = f"the bytecode {shown} is void; {rest}"
 
     assert judged(faults={path: "void"}, faults_count=3)[:2] == (Status.FAIL, reason)

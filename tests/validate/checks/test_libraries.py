@@ -132,7 +132,7 @@ def test_a_library_of_another_cuda_that_no_package_brings_is_to_be_removed(site:
 
     reason = judged().reason
 
-    assert "of no Python package is libcudart.so.11.0" in reason
+    assert "of no package at all is libcudart.so.11.0" in reason
     assert "remove the file that the reason names" in next_step_of(LINKED, reason)
 
 

@@ -437,7 +437,7 @@ def test_a_variant_without_bounds_is_not_compared_with_the_eager_step() -> None:
 def test_losses_are_not_compared_with_some_that_are_no_numbers() -> None:
     finding = judge_step("liger", eager_losses=[float("nan")] * step.STEPS)
 
-    fails(finding, "losses are up to nan from the eager model's")
+    fails(finding, "losses differ by up to nan from those of the same model without")
 
 
 def test_a_last_loss_that_is_no_number_is_a_problem_and_does_not_keep_from_judging() -> None:

@@ -416,9 +416,9 @@ def judge_requirements(
 
 CLAIMS = {"added/imports": judge_imports, "added/requirements": judge_requirements}
 NEXT_STEPS = {
-    "added/imports": "try `docker run --rm IMAGE python -c 'import PACKAGE'`, install in your "
-    "Dockerfile the library or the release that the error names, or take the package out of it, "
-    "and build the image again",
+    "added/imports": "see the whole error by `docker run --rm IMAGE python -c 'import PACKAGE'`, "
+    "with the package that the reason names; then install what the error lacks, or another release "
+    "of the package, in your Dockerfile, or take the package out of it, and build the image again",
     "added/requirements": "add the requirement that the reason names to the same `pip install` of "
     "your Dockerfile; or, if the required package belongs to the base image, which keeps its "
     "release, take a release of your own package that accepts that one; then build the image again",

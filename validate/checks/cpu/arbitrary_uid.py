@@ -176,7 +176,7 @@ def step_problems(steps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """
     for name, step in steps.items():
         if "error" in step:
-            yield f"the step {name} fails: {root_cause(step['error'])}"
+            yield f"the step {name!r} fails: {root_cause(step['error'])}"
 
     training = steps["training"].get("answer")
     if training:

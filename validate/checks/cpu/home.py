@@ -191,8 +191,8 @@ def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
     # `mode` is that of the folder, or the reason why it can't be looked at.
     if not mount["mounted"]:
         return unproven(
-            f"truetag asked Docker to mount a volume on {folder}, and none is mounted there (the "
-            f"folder's mode, or why it can't be read: {mount['mode']})",
+            f"truetag asked Docker to mount a volume on {folder}, and in the container none is "
+            f"mounted there (`stat` of this folder says {mount['mode']})",
             RUN_AS_ASKED,
         )
     if not expect["writable"]:
@@ -293,8 +293,16 @@ _RESTORE_START = (
 )
 CLAIMS = {"users": judge}
 NEXT_STEPS = {
-    "users": "if your Dockerfile changes the entrypoint, /etc/profile.d or a cache variable of the "
-    "base image (HF_HOME, XDG_CACHE_HOME and others), take that change out, or let everybody write "
-    "to the folder that the variable names (`RUN chmod 1777 FOLDER`), and build the image again; "
-    f"if it changes none of them, {BUILD_ANEW}"
+    "users": {
+        "pip adds packages": _RESTORE_START,
+        "pip would add": _RESTORE_START,
+        "added packages": _RESTORE_START,
+        "is not set": "if your Dockerfile empties this variable, changes the entrypoint or "
+        "/etc/profile.d, take that change out, and build the image again; if it changes none of "
+        f"them, {BUILD_ANEW}",
+        "": "if your Dockerfile changes the entrypoint, /etc/profile.d or a cache variable of the "
+        "base image (HF_HOME, XDG_CACHE_HOME and others), take that change out, or let everybody "
+        "write to the folder that the variable names (`RUN chmod 1777 FOLDER`), and build the "
+        f"image again; if it changes none of them, {BUILD_ANEW}",
+    }
 }

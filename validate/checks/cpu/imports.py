@@ -232,6 +232,7 @@ NEXT_STEPS = {
         "cannot open shared object": "install the Debian package that has this library (`apt-get "
         "install`) in your Dockerfile or base image, and build the image again; if it is one of "
         f"CUDA or torch, {_PIN}",
-        "": f"`docker run --rm IMAGE python -c 'import PACKAGE'` shows the whole error: {_PIN}",
+        "": "`docker run --rm IMAGE python -c 'import MODULE'`, with the module that the reason "
+        f"names, shows the whole error: {_PIN}",
     }
 }

@@ -566,7 +566,7 @@ def find_adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
     step. After it, B must be what the same step in plain torch gives. `adapters` is by name.
     """
     if not adapters:
-        yield "no adapter was attached"
+        yield "no LoRA adapter was attached to the model"
 
     # `before` and `after` are the largest value of B. A B that is no number has not moved.
     moved = {name for name, adapter in adapters.items() if is_beyond(adapter["after"], 0.0)}

@@ -296,7 +296,7 @@ def find_weight_problems(evidence: FirstRun) -> Iterator[str]:
     weights are all others; they are frozen.
     """
     if not evidence["adapters"]:
-        yield "no adapter was attached"
+        yield "no LoRA adapter was attached to the model"
     if evidence["b_before"] != 0:
         yield f"adapters' matrix B was {evidence['b_before']} before the first step, and not 0"
     if evidence["b_still"]:

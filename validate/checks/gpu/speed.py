@@ -25,7 +25,7 @@ from validate.kernels import runner, xformers_cutlass
 from validate.kernels._evidence import DeviceFacts
 from validate.kernels._flash4 import flash_attention_4
 from validate.kernels._sdpa import force_backend
-from validate.next_steps import FREE_THE_GPU, MEASURE_AGAIN, REPORT, pin
+from validate.next_steps import MEASURE_AGAIN, REPORT, calm_gpu, pin
 
 SETTINGS = Settings(runs_alone=True, time_limit=300)
 
@@ -381,8 +381,9 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     disturbances = list(find_disturbances(evidence))
     if disturbances:
         is_of_host = "cores" in evidence.get("facts", {})
-        step = _FREE_THE_HOST if is_of_host else FREE_THE_GPU
-        return unproven(f"{summary}, but {joined(disturbances)}", step)
+        reason = joined(disturbances)
+        step = _FREE_THE_HOST if is_of_host else calm_gpu(reason)
+        return unproven(f"{summary}, but {reason}", step)
     return failed(f"{summary}{suspects(evidence)}")
 
 
@@ -433,18 +434,23 @@ def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str
     if subject == "host-threads":
         threads = evidence["facts"]["threads"]
         times = f"{threads} threads are {figure:.1f} times as fast as one"
-        return f"{times}; at least {least:g} is required"
+        return f"{times}; at least {least:g} times is required"
     if subject == "allocations":
-        microseconds = f"{figure * 1e6:.1f} us to take and give back 64 MiB"
-        return f"{microseconds}; at most {most * 1e6:.0f} is allowed"
+        microseconds = f"{figure * 1e6:.1f} us to take 64 MiB of GPU memory and give them back"
+        return f"{microseconds}; at most {most * 1e6:.0f} us is allowed"
     # The only other figure without a peak is `launches`.
     return f"a launch waits for {figure:.0%} of its kernel's time; at most {most:.0%} is allowed"
 
 
 _FREE_THE_HOST = "validate again on a host with more cores that does nothing else"
 CLAIMS = {"speed": judge}
-NEXT_STEPS = {
-    "speed": "measure again on a GPU that nothing else uses, after `nvidia-smi -q -d "
+_AGAIN_THEN_PIN = (
+    "measure again on a GPU that nothing else uses, after `nvidia-smi -q -d "
     "PERFORMANCE,CLOCK,POWER` shows neither a limit nor heat; if it is slow on such a GPU as well, "
-    f"{pin('another release of the package that is slow')}"
+)
+NEXT_STEPS = {
+    "speed/nf4-matmul": f"{_AGAIN_THEN_PIN}{pin('another release of bitsandbytes')}",
+    "speed/attention-flash-attn-4": f"{_AGAIN_THEN_PIN}{pin('another release of flash-attn-4')}",
+    "speed/attention-xformers": f"{_AGAIN_THEN_PIN}{pin('another release of xformers')}",
+    "speed": f"{_AGAIN_THEN_PIN}{pin('another release of torch')}",
 }

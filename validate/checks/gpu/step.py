@@ -24,7 +24,7 @@ from validate.harness.timing import Conditions, Timed, Watch
 from validate.judging import Finding, failed, is_finite, joined, passed, suspects, unproven
 from validate.kernels import runner
 from validate.kernels._evidence import DeviceFacts
-from validate.next_steps import FREE_THE_GPU, MEASUREMENT_FAILED, pin
+from validate.next_steps import MEASUREMENT_FAILED, calm_gpu, pin
 
 SETTINGS = Settings(runs_alone=True, time_limit=600)
 
@@ -399,7 +399,7 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     is_noisy = any(timed["spread"] > timing.NOISY for timed in times)
     if delays or is_noisy:
         reason = joined([*delays, *disturbances])
-        return unproven(f"{reason} (measured: {summary})", FREE_THE_GPU)
+        return unproven(f"{reason} (measured: {summary})", calm_gpu(reason))
 
     if "baseline" not in expect:
         return unproven(
@@ -458,8 +458,10 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
     reference = evidence.get("reference") or {"bfloat16": [], "float32": []}
     for loss, exact in zip(reference["bfloat16"], reference["float32"], strict=True):
         if not abs(loss - exact) <= REFERENCE_SLACK:
-            off_by = f"a loss is {loss:.4f}, and {exact:.4f} in float32"
-            yield f"{off_by}, and at most {REFERENCE_SLACK:g} off is allowed"
+            yield (
+                f"a loss is {loss:.4f} in bfloat16 and {exact:.4f} in float32, and they may differ "
+                f"by at most {REFERENCE_SLACK:g}"
+            )
 
     largest_distance = expect["at_most"].get("loss")
     if "eager" in evidence and largest_distance:
@@ -467,15 +469,19 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
         pairs = zip(losses, evidence["eager"]["losses"], strict=False)
         distance = max(abs(loss - eager_loss) for loss, eager_loss in pairs)
         if not distance <= largest_distance:
-            off_by = f"losses are up to {distance:.3f} from the eager model's"
-            yield f"{off_by}, and at most {largest_distance:g} is allowed"
+            yield (
+                f"losses differ by up to {distance:.3f} from those of the same model without this "
+                f"variant (eager), and at most {largest_distance:g} is allowed"
+            )
 
     # Compare the last loss with that of recorded runs.
     if "baseline" in expect:
         baseline = expect["baseline"]
         if not abs(losses[-1] - baseline["loss"]) <= LOSS_SLACK:
-            recorded = f"{_RECORDED} had a loss of {baseline['loss']:.3f} ({baseline['of']})"
-            yield f"{recorded}, and at most {LOSS_SLACK:g} off is allowed"
+            yield (
+                f"the last loss is {losses[-1]:.3f}, {_RECORDED} had {baseline['loss']:.3f} "
+                f"({baseline['of']}), and at most {LOSS_SLACK:g} of difference is allowed"
+            )
 
 
 def find_learning_problems(losses: Sequence[float]) -> Iterator[str]:

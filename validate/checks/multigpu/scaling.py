@@ -29,7 +29,7 @@ from validate.claims import Claim
 from validate.harness import seeding, timing
 from validate.harness.timing import Conditions, Watch
 from validate.judging import Finding, Status, cause, failed, is_finite, joined, unproven
-from validate.next_steps import FREE_THE_GPU
+from validate.next_steps import calm_gpu
 
 SETTINGS = Settings(runs_alone=True)
 
@@ -192,9 +192,9 @@ def judge(_subject: str, expect: ScalingExpect, evidence: ScalingEvidence) -> Fi
     """
     alone, ranks = evidence["alone"], evidence["ranks"]
     if "error" in alone:
-        return failed(f"one GPU by itself: {cause(alone['error'])}")
+        return failed(f"the training on one GPU by itself fails: {cause(alone['error'])}")
     for problem in find_training_problems(alone, alone):
-        return failed(f"one GPU by itself: {problem}")
+        return failed(f"in the training on one GPU by itself, {problem}")
     finding = judge_ranks(
         expect,
         ranks,
@@ -211,7 +211,8 @@ def judge(_subject: str, expect: ScalingExpect, evidence: ScalingEvidence) -> Fi
     if disturbances:
         # Two GPUs may have the same disturbance.
         different = list(dict.fromkeys(disturbances))
-        return unproven(f"{joined(different)} (measured: {finding.reason})", FREE_THE_GPU)
+        reason = joined(different)
+        return unproven(f"{reason} (measured: {finding.reason})", calm_gpu(reason))
     return finding
 
 

@@ -164,7 +164,10 @@ def judge(_subject: str, expect: RanksExpect, evidence: CheckpointEvidence) -> F
         return failed(f"a single process that reads the checkpoint fails: {cause(reader['error'])}")
     problems = list(describe_unmet_requirements(REQUIREMENTS, reader))
     if problems:
-        return failed(f"in a single process that read the checkpoint: {joined(problems)}")
+        return failed(
+            "a single process that read the checkpoint did not get what the two nodes had written: "
+            f"{joined(problems)}"
+        )
     error = reader["comparisons"]["third step"]["error"]
     return finding._replace(
         reason=f"{finding.reason}, one process reads them exactly and goes on within {error:.1e}"

@@ -126,7 +126,7 @@ def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], pyth
         time = int(facts.st_mtime) & _UNSIGNED_32_BITS
         size = facts.st_size & _UNSIGNED_32_BITS
         is_current = source_stamp == struct.pack("<II", time, size)
-        return "" if is_current else "void: its source has another time or size"
+        return "" if is_current else "ignored by Python, as its source has another time or size"
 
     # The header has a hash of the source. Python itself does not compare an "unchecked" one.
     is_current = source_stamp == _imp.source_hash(magic, Path(source).read_bytes())
@@ -166,8 +166,8 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
 CLAIMS = {"bytecode": judge}
 NEXT_STEPS = {
     "bytecode": "add `RUN python -m compileall -q -f FOLDER` below the last step of your "
-    "Dockerfile that touches Python files (a later `touch` or COPY makes the bytecode void again), "
-    "and build the image again; FOLDER is the one above `__pycache__`, and a path without a slash "
+    "Dockerfile that touches Python files (a later `touch` or COPY would spoil it again), and "
+    "build the image again; FOLDER is the one above `__pycache__`, and a path without a slash "
     "at its start lies in `/opt/venv/lib/python3.*/site-packages`; if no step touches any, "
     f"{BUILD_ANEW}"
 }

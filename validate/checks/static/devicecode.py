@@ -739,7 +739,7 @@ def describe_unpruned(archs: str, with_code: Mapping[str, MeasuredFile]) -> Iter
     """
     for path, file in sorted(with_code.items(), key=lambda item: -item[1]["surplus_bytes"]):
         if file["surplus_entries"]:
-            size = f"{file['surplus_bytes'] / 1e6:.1f} MB"
+            size = f"{file['surplus_bytes'] / 1e3:,.0f} kB"
             yield (
                 f"{path} still has {size} of code for {listed(file['surplus'])}, which the GPUs of "
                 f"this image ({archs}) never run: it should have been taken out"

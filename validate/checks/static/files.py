@@ -331,9 +331,9 @@ def describe_changed_files(evidence: FilesEvidence) -> Iterator[str]:
     for conflict in evidence["in_conflict"]:
         reported.add(conflict["path"])
         # `conflict["holds"]` are the distributions whose content the file has: none or some.
-        holds = "it holds neither's"
+        holds = "the file is of neither"
         if conflict["holds"]:
-            holds = f"it holds {listed(conflict['holds'])}'s"
+            holds = f"the file is that of {listed(conflict['holds'])}"
         owners = " and ".join(conflict["owners"])
         yield f"{conflict['path']} is claimed by {owners} with different contents ({holds})"
 
@@ -347,6 +347,9 @@ def describe_changed_files(evidence: FilesEvidence) -> Iterator[str]:
 CLAIMS = {"files": judge}
 NEXT_STEPS = {
     "files": {
+        " is claimed by ": "two packages bring this file, and the last one that was installed has "
+        "overwritten it: take the `pip install` of the one that the image does not need out of "
+        f"your Dockerfile, and build the image again; if you install neither, {BUILD_ANEW}",
         "belong": take_out("the step that brings these files"),
         "": "install the package that the reason names again (`RUN pip install --force-reinstall "
         "--no-deps PACKAGE==VERSION`) below all steps of your Dockerfile that change its files, "

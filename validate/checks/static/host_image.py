@@ -309,7 +309,8 @@ def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) 
     if expect.get("image_kind", ImageKind.OURS) == ImageKind.OURS:
         faults += wasted
         faults += [
-            f"{path} is in a layer that is pulled, and a later layer hides it" for path in hidden
+            f"{path} is still in a layer, though a later step removes it, so each pull takes it"
+            for path in hidden
         ]
     elif wasted:
         good += f"; {'; '.join(wasted)}"

@@ -202,7 +202,8 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     if layers.unproven:
         names = listed(layers.unproven, limit=5)
         return unproven(
-            f"it takes two recorded builds to compare layers with, and there are fewer of {names}",
+            "it takes two recorded builds to compare layers with, and of these layers there are "
+            f"fewer: {names}",
             next_step,
         )
     # If layers can't be read (`canonical`), nobody has looked for foreign files in the layer of our

@@ -704,7 +704,7 @@ def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> It
             is_covered(exception, path, [soname]) for exception in expect["exceptions"]
         )
         if is_of_other_cuda(expect, soname) and not is_allowed:
-            owner = listed(list(owners)) or "no Python package"
+            owner = listed(list(owners)) or "no package at all"
             yield f"{path} of {owner} is {soname}, of another CUDA major than torch's"
 
     # Copies that no distribution brought, by the name of a library that one did bring.
@@ -749,16 +749,21 @@ _REMOVE_COPY = (
     "remove the copy that no package brings, or the LD_LIBRARY_PATH line or /etc/ld.so.conf.d file "
     "that leads to it, in your Dockerfile or base image, and build the image again"
 )
+_REMOVE_FILE = (
+    "remove the file that the reason names in the step that brings it, and build the image again"
+)
 NEXT_STEPS = {
     "libraries": {
         " second copy ": _REMOVE_COPY,
         "torch gets ": _REMOVE_COPY,
-        "no Python package": "if a library is missing, install the Debian package that has it "
-        "(`apt-get install`) in your Dockerfile or base image; if there is none, or if a library "
-        "is of another CUDA major, remove the file that the reason names (the library, or the "
-        "program that needs it) in the step that brings it; then build the image again",
+        "no package at all": _REMOVE_FILE,
+        "no Python package": "install the Debian package that has the missing library (`apt-get "
+        "install`) in your Dockerfile or base image; if Debian has none, remove the file that "
+        "needs it in the step that brings that file; then build the image again",
         " CUDA major": _PIN,
-        "can't be loaded": _PIN,
+        "can't be loaded": "if the file that the reason names is of a Python package, "
+        f"{pin('the release of that package that was made for this torch and CUDA')}; if not, "
+        "remove the file in the step that brings it, and build the image again",
         **{f" needs lib{name}": _ADD for name in NVIDIAS_LIBRARIES},
         " needs libtorch": _PIN,
         " needs libc10": _PIN,

@@ -383,7 +383,8 @@ def describe_misleading_settings(home: str, evidence: ToolkitEvidence) -> Iterat
     real_home = evidence["real_home"]
     # An image of ours sets CUDA_HOME. The others need not be there, but must not lead elsewhere.
     if variables["CUDA_HOME"] != home:
-        yield f"CUDA_HOME is {variables['CUDA_HOME'] or 'missing'}, and the toolkit is {home}"
+        cuda_home = variables["CUDA_HOME"] or "not set"
+        yield f"the variable CUDA_HOME is {cuda_home}, and the toolkit is in {home}"
     if variables["CUDA_PATH"] not in (None, home):
         yield f"CUDA_PATH is {variables['CUDA_PATH']}, and the toolkit is {home}"
     if evidence["default_link"] not in (None, real_home):
