@@ -144,6 +144,8 @@ def validated(model: type[Model], file: YamlFile, page: str) -> Model:
                 cause = f"unknown key {place!r}"
             elif fault["type"] == "missing":
                 cause = f"{place!r} is missing"
+            elif fault["type"] == "model_type":
+                cause = f"lines of the form `key: value` are expected {place and 'below ' + place}"
             else:
                 message = fault["msg"].removeprefix("Value error, ")
                 cause = f"{place}: {message}" if place else message

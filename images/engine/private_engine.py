@@ -234,8 +234,9 @@ def free_subnet(taken: Sequence[str]) -> str:
             return subnet
     cause = f"every subnet it could use is taken ({_SUBNETS[-1]} to {_SUBNETS[0]})"
     then = (
-        "install and start an engine yourself: "
-        "`apt-get install docker.io`, `dockerd --bip ADDRESS/24 &`"
+        "free one of them (`docker network ls` and `ip route` show who has it); or install and "
+        "start an engine yourself (`apt-get install docker.io`, then `dockerd --bip ADDRESS/24 &`, "
+        "with an address of a free private network for ADDRESS)"
     )
     raise failed("private engine", cause, then)
 

@@ -175,7 +175,10 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
             then += f", on a machine that reaches {image.index}: no other index has this torch"
         raise wrong(where, f"{image.name} has no lock", then)
     if status is Status.STALE:
-        cause = f"the lock is older than the pins, or damaged: {'; '.join(differences)}"
+        cause = (
+            "this lock can't be used (what it was made for -> what is asked for now): "
+            f"{'; '.join(differences)}"
+        )
         then = f"{lock_command} makes a new one"
         if installation.IS_CHECKOUT:
             then += f"; `git checkout {where}` brings back the committed one"

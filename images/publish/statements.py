@@ -104,7 +104,10 @@ def read_attestation(evidence_file: bytes, where: str) -> Attestation:
     The file has the claims (what the image had to pass) and what was measured for them. `where`
     names it in error messages. Raises UserError where it cannot be read or is of an older schema.
     """
-    then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
+    again = command("validate", "NAME", "--image", "REF")
+    then = (
+        f"validate it again (`{again}`, NAME and REF being its name and reference), and publish it"
+    )
     try:
         evidence = parse_evidence(evidence_file.decode())
     except OlderSchemaError as error:

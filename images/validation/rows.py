@@ -186,6 +186,8 @@ def first_fault(error: ValidationError) -> str:
     path = ".".join(map(str, first["loc"]))
     message = str(first["msg"])
     # pydantic's own sentence names no field.
+    if first["type"] == "missing":
+        return f"the field {path} is missing"
     if first["type"] == "union_tag_not_found":
         message = f"the field {first['ctx']['discriminator']} is missing"
     return f"{path}: {message}" if path else message

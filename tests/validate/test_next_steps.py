@@ -321,7 +321,7 @@ def test_checks_with_different_steps_have_a_line_each() -> None:
     ]
 
 
-def test_a_hint_takes_the_place_of_the_next_step_everywhere() -> None:
+def test_a_hint_and_the_next_step_are_in_every_report() -> None:
     judged = replace(failed_claim("torch", "a"), hints=known()[:1])
     verdict = Verdict(image="i", digest="", claims=(judged,))
 
@@ -333,8 +333,8 @@ def test_a_hint_takes_the_place_of_the_next_step_everywhere() -> None:
         run_files.html(verdict, {}),
     ]
 
-    assert "next_step" not in row and row["hints"]
-    assert not [text for text in texts if STEP in text]
+    assert row["next_step"] == STEP and row["hints"]
+    assert [text for text in texts if STEP in text] == [f"    next: {STEP}", *texts[-3:]]
 
 
 def test_every_report_shows_the_next_step() -> None:

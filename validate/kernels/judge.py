@@ -187,7 +187,7 @@ def _find_case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence])
     missing_dtypes = set(expect["tolerance"]) - dtypes_run
     has_error = any("error" in case for case in cases.values())
     if missing_dtypes and not has_error:
-        yield f"no case was run in {listed(sorted(missing_dtypes))}"
+        yield f"none of the kernel's cases was run in {listed(sorted(missing_dtypes))}"
 
 
 def _find_output_problems(name: str, rule: str | float, case: CaseEvidence) -> Iterator[str]:

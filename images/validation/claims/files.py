@@ -20,7 +20,7 @@ _MODES_ARE_RIGHT = "users can read what they need, and root alone can change it"
 _DEBIANS_ARE_TRUSTED = "Debian's certificate authorities are trusted"
 _WHEEL_ELSEWHERE = (
     "its wheel was compiled or fetched on another machine, so its list of files (RECORD) is not "
-    "known on this one"
+    "known on this one: nothing needs to be done"
 )
 
 

@@ -254,7 +254,9 @@ CHANGED = "changed after it was measured"
             lambda text: json.dumps({**json.loads(text), "claims": []}), "claims", id="no claims"
         ),
         pytest.param(
-            lambda _text: '{"records": 3, "claims": 4}', "schema_version: ", id="no version"
+            lambda _text: '{"records": 3, "claims": 4}',
+            "the field schema_version is missing",
+            id="no version",
         ),
         pytest.param(
             lambda _text: '{"schema_version": 2, "records": []}',

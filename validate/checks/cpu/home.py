@@ -297,6 +297,8 @@ NEXT_STEPS = {
         "pip adds packages": _RESTORE_START,
         "pip would add": _RESTORE_START,
         "added packages": _RESTORE_START,
+        "noexec": "let Docker store its data on a disk without that option (`docker info` "
+        "names its folder as Docker Root Dir), then validate again",
         "is not set": "if your Dockerfile empties this variable, changes the entrypoint or "
         "/etc/profile.d, take that change out, and build the image again; if it changes none of "
         f"them, {BUILD_ANEW}",

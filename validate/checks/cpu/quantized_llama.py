@@ -554,7 +554,7 @@ def find_lora_problems(evidence: LoraEvidence) -> Iterator[str]:
     yield from find_adapter_problems(evidence["adapters"])
 
     if not evidence["base_count"]:
-        yield "no frozen weight was looked at"
+        yield "the model has no frozen weight, and LoRA freezes all but those of its adapters"
     if evidence["base_changed"]:
         yield f"the step changed frozen weights: {listed(evidence['base_changed'])}"
 

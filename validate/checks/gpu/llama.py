@@ -302,7 +302,7 @@ def find_weight_problems(evidence: FirstRun) -> Iterator[str]:
     if evidence["b_still"]:
         yield f"training did not change the matrix B of adapters: {listed(evidence['b_still'])}"
     if not evidence["base_count"]:
-        yield "no frozen weight was looked at"
+        yield "the model has no frozen weight, and LoRA freezes all but those of its adapters"
     if evidence["base_changed"]:
         yield f"training changed frozen weights: {listed(evidence['base_changed'])}"
 
