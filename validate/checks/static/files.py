@@ -347,9 +347,8 @@ def describe_changed_files(evidence: FilesEvidence) -> Iterator[str]:
 CLAIMS = {"files": judge}
 NEXT_STEPS = {
     "files": {
-        " is claimed by ": "two packages bring this file, and the last one that was installed has "
-        "overwritten it: take the `pip install` of the one that the image does not need out of "
-        f"your Dockerfile, and build the image again; if you install neither, {BUILD_ANEW}",
+        " is claimed by ": "two packages bring this file, and the one that was installed last has "
+        f"overwritten it: {take_out('the step that brings the one that nobody needs')}",
         "belong": take_out("the step that brings these files"),
         "": "install the package that the reason names again (`RUN pip install --force-reinstall "
         "--no-deps PACKAGE==VERSION`) below all steps of your Dockerfile that change its files, "
