@@ -246,7 +246,7 @@ class ClaimVerdictRow(ClaimRow):
     hints: Annotated[list[HintRow], Field(min_length=1)] = Field(default=[], validate_default=False)
     """Only where something is not well and a known error explains it."""
     next_step: str = ""
-    """What to do about a claim that does not hold. Only where there are no hints."""
+    """What to do about a claim that does not hold."""
 
 
 class VerdictFile(Row):
