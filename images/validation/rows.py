@@ -316,7 +316,7 @@ def parse_evidence(text: str) -> Evidence:
     try:
         return _parse_evidence(text)
     except RecursionError:
-        raise ValueError("is no evidence: it is nested too deeply") from None
+        raise ValueError("is not as truetag wrote it: it is nested too deeply") from None
 
 
 def _parse_evidence(text: str) -> Evidence:

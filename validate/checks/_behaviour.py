@@ -131,8 +131,9 @@ _MEANINGS = {
 
 
 def _describe(name: str) -> str:
-    """Return what a figure is, and its name in evidence: `the figure (loss_deviation)`."""
-    return f"{_MEANINGS.get(name, 'the figure')} ({name})"
+    """Return what a figure is, and its name in evidence: `the loss deviation (loss_deviation)`."""
+    in_words = f"the {name.replace('_', ' ')}"
+    return f"{_MEANINGS.get(name, in_words)} ({name})"
 
 
 def _shorten(value: object) -> str:

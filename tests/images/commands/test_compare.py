@@ -363,7 +363,9 @@ def test_deeply_nested_json_is_no_evidence(tmp_path: Path) -> None:
 
     message = refused(str(tmp_path), TORCH_214)
 
-    assert f"{tmp_path}/evidence.json: is no evidence: it is nested too deeply" in message
+    assert (
+        f"{tmp_path}/evidence.json: is not as truetag wrote it: it is nested too deeply" in message
+    )
 
 
 @pytest.mark.parametrize(
