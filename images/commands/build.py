@@ -72,7 +72,7 @@ def build(
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out)
     images = common.select_accepted(selectors, sources)
-    locked = [(image, lock_file.read(image, sources.workspace.locks)) for image in images]
+    locked = lock_file.read_all(images, sources.workspace.locks)
     host = host_settings()
     _print_warnings(images, host)
 

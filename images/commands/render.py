@@ -22,6 +22,7 @@ from images.context import base_images
 from images.context.hosting import host_settings
 from images.errors import command, wrong
 from images.locking import lock_file
+from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.wheels import prebuilt
 from validate.judging import plural
@@ -81,8 +82,8 @@ def render(
 
     pinned = base_images.pinned(sources.workspace.root)
     images = common.select_accepted(selectors, sources)
-    for image in images:
-        _write_context(image, options, pinned)
+    for image, lock in lock_file.read_all(images, sources.workspace.locks):
+        _write_context(image, lock, options, pinned)
         if not baking:
             _tell_how_to_build(image, folder, places)
     for warning in _describe_unused_locks(images, options, pinned):
@@ -146,16 +147,17 @@ def _describe_unused_locks(
     return [*warnings.values()]
 
 
-def _write_context(image: Image, options: BuildOptions, pinned: Mapping[str, str]) -> None:
+def _write_context(
+    image: Image, lock: Lock, options: BuildOptions, pinned: Mapping[str, str]
+) -> None:
     """Write the build context of an image (the files for `docker build`) to OUT/NAME/context.
 
     The record of what the image is built from lies beside it. OUT is `options.out`. `pinned` has
     reference -> digest of the base images. Optional packages that the image will lack are reported
-    on stderr. Raises UserError if the lock is missing, or a wheel that is required.
+    on stderr. Raises UserError if a wheel is missing that is required.
     """
     workspace = options.sources.workspace
     base_context = contexts.base_context(image.base, options.base, pinned)
-    lock = lock_file.read(image, workspace.locks)
     prepared = contexts.prepare(image, lock, base_context, options)
     # The wheels that are not in the lock: compiled ones, for example. Some may be missing.
     wheels = prepared.wheels

@@ -159,6 +159,23 @@ def why_blocked(image: Image, status: Status) -> str:
     return f"{NO_LOCK}; {lock_command} makes it{place}"
 
 
+def read_all(images: Iterable[Image], folder: Path) -> list[tuple[Image, Lock]]:
+    """Return each image with its lock, from a folder of locks.
+
+    Raises UserError with all locks that are missing, stale or damaged, before any work begins.
+    """
+    locked = []
+    problems: list[Problem] = []
+    for image in images:
+        try:
+            locked.append((image, read(image, folder)))
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(problems)
+    return locked
+
+
 def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
     """Return the image's lock from a folder of locks, with the digests of its wheels' RECORDs.
 

@@ -192,6 +192,18 @@ def test_render_names_no_option_that_it_has_not(tmp_path: Path) -> None:
     assert set(re.findall("--[a-z-]+", message)) <= set(own_options)
 
 
+def test_render_names_all_missing_locks_before_it_writes_anything(tmp_path: Path) -> None:
+    """It wrote four contexts of `cu12*`, and then stopped at the first image without a lock."""
+    names = ("cu126-torch25", "cu121-torch25", "cu128-torch27")
+
+    finished = call("render", *names, "--out", str(tmp_path))
+
+    assert finished.returncode == 2
+    assert "cu121-torch25 has no lock" in finished.stderr
+    assert "cu128-torch27 has no lock" in finished.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_render_removes_files_of_an_earlier_context(tmp_path: Path) -> None:
     leftover = tmp_path / "cu126-torch25" / "context" / "leftover"
     leftover.parent.mkdir(parents=True)
