@@ -64,6 +64,7 @@ RUN pip install --no-cache-dir --no-build-isolation --no-deps /tmp/extension && 
 COPY derived.toml /opt/truetag/derived.toml
 ENV HOME=/home/standard HF_HOME=/data PYTHONUNBUFFERED=1 MY_PROJECT=finetune
 ENV HF_ENDPOINT=https://hf.example.com
+RUN echo code >/workspace/train.py
 USER standard
 WORKDIR /home/standard
 ENTRYPOINT ["python"]
@@ -152,10 +153,13 @@ def test_what_people_rightly_do_passes_on_the_host_and_inside(
 ) -> None:
     """An own user, home and entrypoint, an editable package, an extension, declared changes."""
     with built(engine, "truetag-test-healthy", f"FROM {NAME}\n{HEALTHY}", PROJECT) as tag:
-        on_host = judge_on_host(engine, tag, tmp_path, [*CHECKS, "command"])
+        on_host = judge_on_host(engine, tag, tmp_path, [*CHECKS, "image", "origin", "command"])
         inside = judge_inside(engine, tag)
 
-    assert failures(on_host) == {}
+    not_passed = {key for key, row in on_host.items() if row["verdict"] != "PASS"}
+    assert {key for key in not_passed if on_host[key]["required"]} == set()
+    report = (tmp_path / "validate" / "truetag-test-healthy" / "report.md").read_text()
+    assert "- packages added: 2 (my-extension 0.1, my-training 0.1)" in report
     assert on_host["command/smoke"]["verdict"] == "PASS"
     assert on_host["added/imports"]["reason"] == "2 added packages can be imported"
     assert "reported: HF_ENDPOINT, MY_PROJECT" in str(on_host["environment/variables"]["reason"])

@@ -2,16 +2,16 @@
 
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
 from images.building import validating
 from images.context.labels import BaseContext
-from images.context.templates import EPOCH
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.engine.runtime import Stopped
 from images.validation import containers
-from tests.support.broken_images import SITE, Fault, broken
+from tests.support.broken_images import Fault, broken
 from tests.support.engine_contents import built
 from validate.claims import ClaimSet, Tier
 from validate.judging import Status
@@ -19,23 +19,21 @@ from validate.judging import Status
 pytestmark = pytest.mark.engine
 
 
-def test_an_image_with_a_damaged_file_is_not_run_whatever_was_asked_for(
+def test_an_image_with_a_broken_file_is_not_run_whatever_was_asked_for(
     engine: Engine, base_image: ImageInfo, claims: ClaimSet
 ) -> None:
-    # The time is kept, and no RECORD is written again: only the content tells.
-    damage = f"RUN set {SITE}/safetensors/*.so && printf x >>$1 && touch -d @{EPOCH} $1"
     asked = validating.choose_claims(claims, (Tier.CPU,), ["compiler/triton-launcher"])
-    with broken(
-        engine, base_image, f"damaged-{os.getpid()}", [Fault("damaged", damage, "", "", "")]
-    ) as reference:
+    # Modes are read in seconds. Of an altered file, faults.yaml shows that its claim fails.
+    modes = tuple(claim for claim in asked.admission if claim.check == "modes")
+    asked = replace(asked, admission=modes)
+    fault = Fault("closed", "RUN chmod 600 /etc/group", "", "", "")
+    with broken(engine, base_image, f"closed-{os.getpid()}", [fault]) as reference:
         evidence, verdict = validating.measure_and_judge(engine, reference, asked, (Tier.CPU,))
+
     assert not evidence.record_of("cpu.compiler")
-    assert "files" in {one.claim.check for one in verdict.claims_with(Status.FAIL)}
-    (compiler,) = (one for one in verdict.claims if one.claim.check == "compiler")
-    assert re.search(
-        r"was run: .*files/recorded failed: \S*safetensors_rust\S* of safetensors \S+ is altered",
-        compiler.reason,
-    )
+    assert "modes" in {row.claim.check for row in verdict.claims_with(Status.FAIL)}
+    (compiler,) = (row for row in verdict.claims if row.claim.check == "compiler")
+    assert re.search(r"was run: .*modes/users failed: /etc/group has mode 600", compiler.reason)
 
 
 def test_output_without_end_is_not_kept(engine: Engine, base: BaseContext) -> None:
