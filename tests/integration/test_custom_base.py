@@ -35,16 +35,13 @@ INSTALL = f"{APT} apt-get install -qq --no-install-recommends"
 TOOLKIT = "RUN mkdir /usr/local/cuda-12.6"
 """An empty toolkit, which a build keeps: so it downloads none."""
 BARE = f"""
-{INSTALL} python3 python3-packaging
-RUN mkdir /usr/local/cuda-12.6 && touch /usr/local/cuda-12.6/mine
+{INSTALL} python3-minimal
+{TOOLKIT} && touch /usr/local/cuda-12.6/mine
+RUN mkdir -p /usr/lib/python3/dist-packages && touch /usr/lib/python3/dist-packages/own.py
 USER 65534
 """
-"""Of a base as people have them: with a user, a bare Python, a toolkit, and no compiler."""
-MINIMAL = f"""
-{INSTALL} python3-minimal
-{TOOLKIT}
-"""
-"""Of a Debian base with a Python that lacks most of its standard library."""
+"""Of a base as people have them: with a user, a toolkit, a Python with a module of its own that
+lacks most of its standard library (Debian's python3-minimal), and no compiler."""
 WITHOUT_PACKAGE_MANAGER = f"""
 {INSTALL} python3-dev python3-venv gcc g++
 RUN rm -rf /usr/bin/apt* /usr/lib/apt /etc/apt /var/lib/apt && rm -rf /usr/bin/dpkg* /var/lib/dpkg
@@ -178,9 +175,11 @@ def test_what_a_custom_base_lacks_is_added_its_toolkit_kept(
         image,
         custom,
         "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine"
-        " && id -u && gcc --version && python3 -c 'import liger_kernel, sys; print(sys.prefix)'"
+        " && id -u && gcc --version && python3 -c 'import bz2, ctypes, ssl'"
+        " && /usr/bin/python3.11 -c 'import own'"
+        " && python3 -c 'import liger_kernel, sys; print(sys.prefix)'"
         # The base's own packages are not in the environment.
-        " && ! python3 -c 'import packaging' 2>/dev/null",
+        " && ! python3 -c 'import own' 2>/dev/null",
         host,
     )
     assert output.split()[0] == str(user_overlay.USER)
@@ -221,18 +220,6 @@ def test_a_base_that_can_not_be_built_on_is_refused_with_every_reason(
         closed = r"users other than root can't start its /root/own/python3\.11"
         with pytest.raises(UserError, match=closed):
             _acquire(engine, image.base, reference, host)
-
-
-def test_on_python3_minimal_of_debian_the_rest_of_python_is_installed(
-    engine: Engine, base: BaseContext, host: HostSettings
-) -> None:
-    image = sources.image("cu126-torch27")
-    with _built(engine, f"FROM {base.reference}{MINIMAL}", "minimal", host) as reference:
-        custom = _acquire(engine, image.base, reference, host)
-
-        output = _output_on(engine, image, custom, "python3 -c 'import bz2, ctypes, ssl'", host)
-
-    assert (custom.python, output) == ("/usr/bin/python3.11", "")
 
 
 def test_a_base_without_a_package_manager_is_built_upon_and_what_it_brings_is_not_required(
