@@ -183,13 +183,13 @@ def test_a_large_context_is_streamed(
 ) -> None:
     big = tmp_path / "big"
     with big.open("wb") as stream:
-        stream.truncate(300 * MIB)
+        stream.truncate(100 * MIB)
     count_bytes = "RUN --mount=type=bind,target=/c wc -c < /c/big > /n"
 
     engine.build({"Dockerfile": dockerfile(base, count_bytes), "big": big}, tag, network="none")
 
     with engine.container(ContainerSpec(tag, ["cat", "/n"])) as container:
-        assert container.run(300).stdout == f"{300 * MIB}\n"
+        assert container.run(300).stdout == f"{100 * MIB}\n"
 
 
 INTERRUPTED = """

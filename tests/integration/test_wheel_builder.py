@@ -34,6 +34,7 @@ pytestmark = pytest.mark.engine
 ASKED = "arch=compute_90,code=sm_90"
 TINY = Path(__file__).with_name("tiny")
 SETUP = """
+import glob
 import os
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CUDAExtension
@@ -42,7 +43,7 @@ flags = ["-O3"]
 for arch in (75, 80, 90, 120):
     flags += ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
 host = ["-march=native", "-D__AVX512__"]
-sources = ["module.cpp", "one.cu", "two.cu", "three.cu"]
+sources = ["module.cpp", *sorted(glob.glob("*.cu"))]
 extension = CUDAExtension("tiny_cuda", sources, extra_compile_args={"cxx": host, "nvcc": flags})
 setup(
     name="tiny",
@@ -54,13 +55,17 @@ setup(
 """
 
 
-def sources(**changed: str) -> dict[str, str]:
-    """A package that nothing compiled before: its numbers are new in each test."""
+def sources(*names: str, **changed: str) -> dict[str, str]:
+    """Return a package that nothing compiled before: its numbers are new in each test.
+
+    names: of its kernels, each in a file of its own.
+    changed: more files, and those that have another content.
+    """
     new = uuid.uuid4().int % 10**6
     module, kernel = ((TINY / name).read_text() for name in ("module.cpp", "kernel.cu"))
     kernels = {
         f"{name}.cu": kernel.replace("NAME", name).replace("FACTOR", f"{new}.{place}")
-        for place, name in enumerate(("one", "two", "three"))
+        for place, name in enumerate(names)
     }
     return {
         "setup.py": SETUP,
@@ -135,7 +140,7 @@ class Watching(Progress):
 def test_a_build_that_may_compile_does_so_once_for_one_arch_alone_and_is_resumed_where_it_was(
     engine: Engine, image: Image, tmp_path: Path
 ) -> None:
-    slow = sources()
+    slow = sources("one", "two", "three")
     # This file takes some seconds longer than the others, so that the interruption comes before the
     # wheel is ready.
     for i in range(2):
@@ -212,5 +217,5 @@ def test_a_wheel_without_its_arch_is_not_kept(engine: Engine, image: Image, tmp_
         "(75, 80, 90, 120)", "(80,)"
     )
     with pytest.raises(UserError, match=r"device-code/\S+ is FAIL.*sm_90"):
-        build_wheel(engine, image, sources(**{"setup.py": around}), tmp_path)
+        build_wheel(engine, image, sources("one", **{"setup.py": around}), tmp_path)
     assert not (tmp_path / "compiled").exists()
