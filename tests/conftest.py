@@ -75,7 +75,7 @@ builds again that had just been built."""
 FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_from_the_cache",)
 """Tests that expect a build to find the one before it in the cache. They stay with the big images
 for the same reason."""
-NEWER_ENGINE = ("bake", "cold_build", "publish", "publish_platforms", "statements")
+NEWER_ENGINE = ("buildx", "cold_build", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
 SID_ENGINE = ("engines", "stores")
 """Tests of the engine of Debian sid in several kinds, each of which is made once for all of them.

@@ -59,8 +59,6 @@ class BuildOptions:
     """A folder with wheels that are taken before all others."""
     compiled: FindWheel = lambda _image, _pin: None
     """Finds or makes the wheels of packages that are published only as source."""
-    refusal: str = ""
-    """Why no wheel may be downloaded to this machine; empty: they may."""
     offline: bool = False
     """No step reaches a network: all that is installed lies in the wheelhouse."""
     strict: bool = False
@@ -135,7 +133,7 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
     Raises UserError: a wheel must be compiled first, or an offline build lacks one.
     """
     # Wheels that no index has. An offline build also takes all others from the wheelhouse.
-    refusal = "--offline reaches no network" if options.offline else options.refusal
+    refusal = "--offline reaches no network" if options.offline else ""
     fetch = partial(fetch_nothing, refusal) if refusal else None
     gathered = prebuilt.gather(
         image,

@@ -1,15 +1,11 @@
-"""Writes what a build leaves on disk: build context, build.json, files of its validation run.
-
-report.html is one file without scripts, fonts or requests.
-"""
+"""Writes what a build leaves on disk: build context, build.json, files of its validation run."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -28,7 +24,6 @@ from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.wheels.prebuilt import Gathered
 from validate import report
-from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
@@ -36,27 +31,15 @@ from validate.judging import Status
 if TYPE_CHECKING:
     from images.validation.derived_image import Changes
 
-BAKE = "docker-bake.json"
 INPUTS = "inputs.json"
 VALIDATION_FILES = (
     "evidence.json",
     "verdict.json",
     "junit.xml",
     "report.md",
-    "report.html",
     "changes.json",
 )
 """What `record_validation` writes, the last one for a derived image only."""
-_MOST_EVIDENCE = 4000
-"""Characters of a claim's evidence that report.html shows; evidence.json has all of it."""
-_TIERS = {
-    Tier.STATIC: "its files, read",
-    Tier.CPU: "its code, run without a GPU",
-    Tier.GPU: "its kernels, run on a GPU",
-    Tier.MULTIGPU: "several GPUs together",
-    Tier.MULTINODE: "two nodes together",
-}
-"""Tier -> what its heading in report.html says."""
 _NOT_IN_XML = dict.fromkeys(
     [*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF, *range(0xD800, 0xE000)], "\ufffd"
 )
@@ -177,31 +160,6 @@ def write_inputs(
     write_json(folder / INPUTS, inputs)
 
 
-def bake(images: Sequence[Image], repository: str = "") -> dict[str, Any]:
-    """Return the content of docker-bake.json, with a target for each image (`docker buildx bake`).
-
-    Build contexts lie in `NAME/context` beside the file. Images are tagged `NAME-candidate`: only a
-    validation run gives the name. `repository`: where buildx pushes them; empty: it loads them into
-    an engine.
-    Caches, attestations and other outputs can be set with buildx's own options, for example
-    `docker buildx bake --set '*.cache-to=...'`.
-    """
-    targets: dict[str, dict[str, Any]] = {}
-    for image in images:
-        name = f"{repository}:{image.name}" if repository else image.local_name
-        targets[str(image.name)] = {
-            "context": f"{image.name}/context",
-            "dockerfile": "Dockerfile",
-            "platforms": [str(image.name.platform)],
-            "tags": [f"{name}-candidate"],
-            "output": ["type=registry" if repository else "type=docker"],
-            # With BuildKit's own attestation the push would be an index of two manifests, which
-            # `publish` refuses.
-            "attest": ["type=provenance,disabled=true"],
-        }
-    return {"group": {"default": {"targets": list(targets)}}, "target": targets}
-
-
 def make_build_record(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -> dict[str, Any]:
     """Return the build.json of an image that `docker build` or buildx made of a rendered context.
 
@@ -259,8 +217,8 @@ def record_validation(
 ) -> None:
     """Write the files of a validation run: evidence, verdict and reports.
 
-    They are evidence.json, verdict.json, junit.xml, report.md and report.html, and with `changes`
-    also changes.json. `changes`: what an image that a user built on top of ours (a derived image)
+    They are evidence.json, verdict.json, junit.xml and report.md, and with `changes` also
+    changes.json. `changes`: what an image that a user built on top of ours (a derived image)
     changed of it; None: it is no derived image, or was not compared. Raises OSError.
     """
     # Files that programs read are written whole or not at all; reports for people need not be.
@@ -278,7 +236,6 @@ def record_validation(
         markdown += "\n".join(lines)
         write_json(folder / "changes.json", asdict(changes))
     (folder / "report.md").write_text(to_markdown(markdown))
-    (folder / "report.html").write_text(html(verdict, evidence.host), encoding="utf-8")
     # Last, because a fleet takes this file for the end of a job.
     write_json(folder / "verdict.json", report.json_data(verdict))
 
@@ -342,52 +299,3 @@ def _failure_text(judged: ClaimVerdict) -> str:
     if isinstance(probe, Mapping):
         log = str(probe.get("log", ""))
     return "\n".join([judged.claim.statement, *advice, log])
-
-
-def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
-    """Return the report of a validation as an HTML page, with a section for each tier of claims.
-
-    A tier is a group of claims that need the same hardware: files only, a CPU, a GPU, several.
-    `host`: facts about the machine that measured (engine, cores, driver, GPUs), from the evidence.
-    """
-    # A tier without claims was not judged, and gets no section.
-    tiers = []
-    for tier, heading in _TIERS.items():
-        claims = [judged for judged in verdict.claims if judged.claim.tier is tier]
-        if claims:
-            tiers.append((tier, heading, claims))
-    page = environment(html=True).get_template("report.html.j2")
-    return page.render(
-        verdict=verdict,
-        host=host,
-        summary=report.summary(verdict),
-        failed=verdict.claims_with(Status.FAIL),
-        gpus="; ".join(_describe_gpu(gpu) for gpu in host.get("gpus") or ()),
-        tiers=tiers,
-        # A function: the template calls it for each claim.
-        evidence=_evidence_text,
-    )
-
-
-def _describe_gpu(gpu: Mapping[str, Any]) -> str:
-    """Return a GPU as text, such as `NVIDIA H200 (9.0, 151 GB)`.
-
-    `gpu` has its `name`, its compute `capability` (major and minor) and its `memory` in bytes.
-    Where one of them is missing, the text goes without it.
-    """
-    text = str(gpu.get("name", "GPU"))
-    memory = ""
-    if gpu.get("memory"):
-        memory = f", {gpu['memory'] / 1000**3:.0f} GB"
-    capability = ".".join(map(str, gpu.get("capability") or ()))
-    return f"{text} ({capability}{memory})" if capability else f"{text}{memory}"
-
-
-def _evidence_text(judged: ClaimVerdict) -> str:
-    """Return the beginning of a claim's evidence as HTML."""
-    text = json.dumps(judged.evidence, indent=1, ensure_ascii=False, default=str)
-    left_out = len(text) - _MOST_EVIDENCE
-    if left_out > 0:
-        text = f"{text[:_MOST_EVIDENCE]}\n... {left_out} more characters in evidence.json"
-    # Escaped quotes would make the page larger.
-    return escape(text, quote=False)

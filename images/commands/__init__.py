@@ -14,7 +14,7 @@ VERBS: Mapping[str, str] = {
     "init": "Write a first matrix.yaml, with comments.",
     "plan": "Every image, accepted or refused, and why.",
     "lock": "Resolve images into hash-pinned locks under locks/.",
-    "render": "Write build contexts, for `docker build` or `docker buildx bake`.",
+    "render": "Write build contexts, for `docker build` or `docker buildx build`.",
     "build": "Build images and validate them; what fails gets no name.",
     "reproduce": "Build an image twice without a cache, compare, and record its layers.",
     "wheels": "Compile packages that are published as source only, once.",

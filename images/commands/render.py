@@ -1,11 +1,7 @@
 """The verb `render`: write build contexts to disk, to build elsewhere than on this machine."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from images.building import contexts, run_files
 from images.building.contexts import BuildOptions
@@ -20,50 +16,27 @@ from images.commands.options import (
 )
 from images.context import base_images
 from images.context.hosting import host_settings
-from images.errors import command, wrong
+from images.errors import command
 from images.locking import lock_file
 from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.wheels import prebuilt
-from validate.judging import plural
 
 
 def render(
     selectors: SomeSelectors,
-    baking: Annotated[
-        bool,
-        typer.Option(
-            "--bake", help="Fetch official wheels, and write docker-bake.json: a target an image."
-        ),
-    ] = False,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="REGISTRY/REPOSITORY",
-            help="With --bake: push there; else load the images.",
-        ),
-    ] = "",
     base: BaseImage = "auto",
     wheelhouse: WheelFolder = None,
     out: OutFolder = None,
     matrix: MatrixFile = None,
 ) -> None:
-    """Write build contexts, for `docker build` or `docker buildx bake`.
+    """Write build contexts, for `docker build` or `docker buildx build`.
 
-    Builds, validates and names nothing: `validate NAME --tag` does the latter two once an image is
-    there.
+    Fetches official wheels. Builds, validates and names nothing: `validate NAME --tag` does the
+    latter two once an image is there.
     """
-    if to and not baking:
-        cause = "this option says where buildx pushes to, and only --bake uses buildx"
-        raise wrong("--to", cause, "give --bake, too")
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out)
-    # Without --bake, an official wheel that is not in the cache counts as one that could not be
-    # fetched: if its package is optional, the image goes without it.
-    refusal = (
-        "" if baking else "`render` downloads wheels only with --bake, which also builds the image"
-    )
     options = BuildOptions(
         sources=sources,
         host=host_settings(),
@@ -71,7 +44,6 @@ def render(
         base=base,
         wheelhouse=wheelhouse,
         compiled=prebuilt.wheel_finder(sources.matrix),
-        refusal=refusal,
     )
     # `validate --tag` needs the same options, to find the images' contexts.
     places: list[str] = []
@@ -84,15 +56,9 @@ def render(
     images = common.select_accepted(selectors, sources)
     for image, lock in lock_file.read_all(images, sources.workspace.locks):
         _write_context(image, lock, options, pinned)
-        if not baking:
-            _tell_how_to_build(image, folder, places)
+        _tell_how_to_build(image, folder, places)
     for warning in _describe_unused_locks(images, options, pinned):
         common.say(warning)
-    if baking:
-        bake_file = folder / run_files.BAKE
-        bake_file.write_text(json.dumps(run_files.bake(images, to), indent=1) + "\n")
-        common.tell(f"wrote {bake_file} for {plural(len(images), 'image')}")
-        _tell_how_to_bake(folder, to, places)
 
 
 def _tell_how_to_build(image: Image, folder: Path, places: Sequence[str]) -> None:
@@ -105,18 +71,6 @@ def _tell_how_to_build(image: Image, folder: Path, places: Sequence[str]) -> Non
     naming = command("validate", str(image.name), "--tag", *places)
     common.tell(f"next: `{build}` builds a candidate")
     common.tell(f"then: `{naming}` judges it, and names it {image.local_name}")
-
-
-def _tell_how_to_bake(folder: Path, to: str, places: Sequence[str]) -> None:
-    """Print the commands that build all images of the docker-bake.json in `folder`.
-
-    `to`: where buildx pushes them; empty: it loads them. `places`: as for `_tell_how_to_build`.
-    """
-    # Without --to, buildx loads NAME-candidate into the engine, where `validate` looks for it.
-    pushed = ["--image", f"{to}:NAME-candidate"] if to else []
-    naming = command("validate", "NAME", "--tag", *pushed, *places)
-    common.tell(f"next: `(cd {folder} && docker buildx bake)` builds the candidates")
-    common.tell(f"then: `{naming}` judges and names each")
 
 
 def _describe_unused_locks(
@@ -141,8 +95,7 @@ def _describe_unused_locks(
         # Images share locks: each lock is named once.
         warnings[base.reference, base.platform] = (
             f"{base_images.describe_unused_lock(base, reason)}; next: `{building}` on a machine "
-            "with mmdebstrap uses the lock; or give `docker build`, or `docker buildx bake`, the "
-            "options `--pull --no-cache`"
+            "with mmdebstrap uses the lock; or give `docker build` the options `--pull --no-cache`"
         )
     return [*warnings.values()]
 

@@ -1,7 +1,7 @@
 """A newer engine than most machines': Debian sid's (28.5), in each kind.
 
 It passes the engine tests, and images are built and judged on it. Trixie's (26.1) builds, runs,
-pulls and gives layers in test_bake.py and test_publish.py.
+pulls and gives layers in test_buildx.py and test_publish.py.
 """
 
 import logging

@@ -260,7 +260,7 @@ def test_a_recorded_run_is_judged_again_without_an_engine(
     assert {file.name for file in folder.iterdir()} >= {
         "evidence.json",
         "verdict.json",
-        "report.html",
+        "report.md",
         "junit.xml",
     }
     again = ["--evidence", str(folder / "evidence.json"), "--json"]

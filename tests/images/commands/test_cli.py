@@ -229,17 +229,6 @@ def test_render_names_the_image_as_validate_looks_for_it(tmp_path: Path) -> None
     assert f"`nox -s validate -- cu126-torch25 {options}`" in in_one_line(finished.stderr)
 
 
-def test_what_buildx_pushes_is_validated_from_where_it_is_pushed(tmp_path: Path) -> None:
-    options = ("--bake", "--to", "registry.test/x", "--base", "mine:1", "--out", str(tmp_path))
-
-    finished = call("render", "cu124-torch26", *options)
-
-    assert finished.returncode == 0, finished.stderr
-    image = "--image registry.test/x:NAME-candidate"
-    message = in_one_line(finished.stderr)
-    assert f"`nox -s validate -- NAME --tag {image} --out {tmp_path}`" in message
-
-
 @pytest.mark.parametrize("base", ["a b", "Debian", "x\nRUN evil", "-x"])
 def test_render_refuses_a_base_that_is_no_name_of_an_image(base: str, tmp_path: Path) -> None:
     finished = call("render", "cu126-torch25", f"--base={base}", "--out", str(tmp_path))
