@@ -14,13 +14,12 @@ from images.commands import common
 from images.commands.options import Check, MatrixFile, Selectors
 from images.config import paths
 from images.config.matrix import Sources
-from images.context import base_images, pruner
+from images.context import base_images
 from images.errors import Problem, UserError, command, failed
 from images.host import checkout
 from images.locking import debian, lock_file, measure_records, resolve, wheel_records
 from images.planning import plan
 from images.planning.image import Base, Image
-from images.wheels import pruned_records
 from validate.judging import plural
 
 
@@ -193,18 +192,11 @@ def _write_records(images: Sequence[Image], folder: Path) -> str:
     """Record the digest of each locked wheel's RECORD, for wheels that have none yet.
 
     A RECORD is a wheel's list of its files with their hashes. The digests go to a table in
-    `folder`, the folder of locks. Of wheels that an image prunes, also the digest of the RECORD
-    after pruning. Returns a sentence about what was read.
+    `folder`, the folder of locks. Returns a sentence about what was read.
     """
     locks = {image.lock_name: lock_file.read(image, folder) for image in images}
     before = wheel_records.read(folder)
     lock_file.put(measure_records.update(locks, folder, tell=common.tell), folder)
-    for image in images:
-        if image.pruning:
-            # Read again: it has the digests that were just written.
-            lock = lock_file.read(image, folder)
-            pruned = pruned_records.update(image, lock, folder, on_progress=common.tell)
-            lock_file.put(pruned, folder)
     after = wheel_records.read(folder)
 
     # The table: `NAME VERSION` of a package -> the digests of its wheels.
@@ -234,9 +226,6 @@ def _check_records(images: Sequence[Image], folder: Path, then: str) -> str:
         lock = lock_file.read(image, folder)
         for wheel in measure_records.lacking(lock):
             releases.add(wheel_records.release(wheel.package))
-        # Wheels that the image prunes also need the RECORD that is left after pruning.
-        for package, _ in pruner.unmeasured(image.pruning, lock):
-            releases.add(wheel_records.release(package))
 
     problems = []
     for release in sorted(releases):

@@ -6,9 +6,6 @@ A build step runs it. It reads device code with the modules of the suite.
 import json
 
 from images.config.paths import SUITE, TEMPLATES
-from images.host.hashing import sha256
-from images.locking.inputs import Package
-from images.locking.lock_file import Lock
 from images.planning import expectations
 from images.planning.image import Pruning
 from validate.binaries import fatbin
@@ -22,8 +19,6 @@ MODULES = (
     "binaries/kernel_states.py",
 )
 """The modules of validate/ with which the pruner reads device code."""
-_AROUND = ("pruner/__main__.py", "pruner/normalise_timestamps.py")
-"""Programs that choose files and set their times, but don't change the bytes of pruned files."""
 
 
 def files(pruning: Pruning) -> dict[str, bytes]:
@@ -49,44 +44,11 @@ def files(pruning: Pruning) -> dict[str, bytes]:
         "pruner/options.json": json.dumps(options, indent=1).encode(),
         "pruner/normalise_timestamps.py": timestamps.read_bytes(),
     }
-    # A fixed order, as `key` hashes the files one after the other.
     for name in ("__main__.py", "pruning.py"):
         program[f"pruner/{name}"] = (TEMPLATES / "pruner" / name).read_bytes()
     for name in MODULES:
         program[f"pruner/validate/{name}"] = (SUITE / name).read_bytes()
     return program
-
-
-def key(pruning: Pruning) -> str:
-    """Return a digest of the pruner's options and code, which decide the bytes that it leaves."""
-    parts = []
-    for path, content in files(pruning).items():
-        if path not in _AROUND:
-            parts.append(path.encode() + b"\0" + content)
-    return sha256(b"\0".join(parts))[:16]
-
-
-def unmeasured(pruning: Pruning | None, lock: Lock) -> list[tuple[Package, str]]:
-    """Return the wheels that nobody has pruned and recorded with this pruner: package and sha256.
-
-    The pruner takes code for other GPUs out of libraries. `lock` has what is recorded of its wheels
-    (locks/records.json). Wheels without libraries for the pruner are left out. Without pruning, the
-    result is empty.
-    """
-    if pruning is None:
-        return []
-    # Records are kept by this digest of the pruner's code and options.
-    own_key = key(pruning)
-    wheels = []
-    for package in lock.packages():
-        if not reads(pruning, package.name):
-            continue
-        for digest in package.hashes:
-            record = lock.wheel_records.get(digest)
-            # `native`: the wheel has libraries.
-            if record and record.native and own_key not in record.pruned:
-                wheels.append((package, digest))
-    return wheels
 
 
 def reads(pruning: Pruning | None, distribution: str) -> bool:

@@ -171,7 +171,7 @@ def _measure(url: str, session: requests.Session, private: Mapping[str, str]) ->
         raise _explain_unread(url, error, private) from None
     # The names of libraries may end in versions (`libcudart.so.12`). `style.source.json` is none.
     native = any(re.search(r"\.so\b[^/]*$", path) for path in rows)
-    return WheelRecord(record=wheel_contents.digest_of(rows), native=native)
+    return WheelRecord(wheel_contents.digest_of(rows), native)
 
 
 def _explain_unread(url: str, error: Exception, private: Mapping[str, str]) -> UserError:

@@ -11,9 +11,8 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from images.config import paths
@@ -36,16 +35,13 @@ UNREADABLE = (
 raises RuntimeError for a file that is encrypted or compressed in an unknown way."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelRecord:
+class WheelRecord(NamedTuple):
     """What is known of the RECORD of one wheel."""
 
     record: str
     """Its digest (validate/environment/wheel_contents.py)."""
     native: bool = False
     """Whether the wheel has libraries, which the pruner reads in an image for one architecture."""
-    pruned: Mapping[str, str] = field(default_factory=dict)
-    """The pruner's key -> digest of the RECORD that it leaves (images/wheels/pruned_records.py)."""
 
 
 Known = Mapping[str, WheelRecord]
@@ -89,10 +85,13 @@ def read(folder: Path) -> Table:
     try:
         table: Table = {}
         for name, rows in json.loads(file.read_bytes()).items():
-            table[name] = {digest: WheelRecord(**row) for digest, row in rows.items()}
+            table[name] = {}
+            for digest, row in rows.items():
+                # Tables of earlier versions have further keys.
+                table[name][digest] = WheelRecord(row["record"], row.get("native", False))
         return table
     # These errors mean that the file is not JSON, or has another form.
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         then = (
             f"bring the committed table back (`git checkout {paths.shown(file)}`), or remove the "
             f"file and give `{command('lock')}`, which reads every wheel's RECORD again"
@@ -113,12 +112,7 @@ def serialize(table: Table) -> bytes:
 
 def _as_json(row: WheelRecord) -> dict[str, Any]:
     """Return the fields of a row that are not empty or false."""
-    fields = {
-        "record": row.record,
-        "native": row.native,
-        "pruned": dict(sorted(row.pruned.items())),
-    }
-    return {name: value for name, value in fields.items() if value}
+    return {name: value for name, value in row._asdict().items() if value}
 
 
 def rows_of(wheel: zipfile.ZipFile) -> Rows:

@@ -383,7 +383,7 @@ LOOKS = cases(__file__, "looks")
 PROBES_WITH_TORCH = {
     "cpu/native": LOOKS,
     "cpu/imports": LOOKS,
-    "cpu/bridges": f"import os\n{OK}    os.abort()\n",
+    "cpu/allocator": f"import os\n{OK}    os.abort()\n",
     "cpu/threads": f"import time\n{OK}    time.sleep(3600)\n",
     "cpu/compile": f"import os\n{OK}    os._exit(0)\n",
     "cpu/cudnn": """\
@@ -422,7 +422,7 @@ def run_with_torch(
 
 
 def test_probes_share_one_import_and_nothing_else(forking_suite: Path, tmp_path: Path) -> None:
-    probes = ("cpu.native", "cpu.imports", "cpu.bridges", "cpu.compile")
+    probes = ("cpu.native", "cpu.imports", "cpu.allocator", "cpu.compile")
 
     records, import_count = run_with_torch(forking_suite, tmp_path, TORCH, *probes)
 
@@ -430,11 +430,11 @@ def test_probes_share_one_import_and_nothing_else(forking_suite: Path, tmp_path:
     assert outcomes(records) == {
         "cpu.native": Outcome.COMPLETED,
         "cpu.imports": Outcome.COMPLETED,
-        "cpu.bridges": Outcome.CRASHED,
+        "cpu.allocator": Outcome.CRASHED,
         "cpu.compile": Outcome.SILENT,
     }
-    assert records["cpu.bridges"].exit_code == -6
-    assert records["cpu.bridges"].measurement_of("a") is not None
+    assert records["cpu.allocator"].exit_code == -6
+    assert records["cpu.allocator"].measurement_of("a") is not None
     seen = [first_evidence(records[probe]) for probe in ("cpu.native", "cpu.imports")]
     assert len({evidence["cache"] for evidence in seen}) == 2
     for evidence in seen:

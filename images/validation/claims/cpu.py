@@ -254,13 +254,11 @@ def compilation_expectation(arch: Arch, kernels: list[str]) -> dict[str, Any]:
 def operation_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield the claims that torch works on a CPU with other packages, and for every user.
 
-    They are about torch.compile, numpy, threads, an unknown user, vector instructions and
-    torchvision.
+    They are about torch.compile, threads, an unknown user and vector instructions.
     """
     image = context.image
     statement = "torch.compile generates a kernel for the CPU, and that kernel runs"
     yield claim("compile", "cpu", "cpu.compile", statement)
-    yield claim("bridges", "numpy", "cpu.bridges", "torch and numpy share memory both ways")
 
     statement = "torch computes with all cores, under one OpenMP runtime"
     threads: ThreadsExpect = {
@@ -280,9 +278,6 @@ def operation_claims(context: ClaimContext) -> Iterator[Claim]:
         subject, instructions = "sve", "SVE"
     statement = f"no native code needs {instructions} without asking for it"
     yield claim("instructions", subject, "cpu.instructions", statement)
-
-    if image.pin("torchvision"):
-        yield claim("bridges", "torchvision", "cpu.bridges", "torchvision's own operators work")
 
 
 def modules_beside_torch(image: Image) -> list[str]:

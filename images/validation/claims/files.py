@@ -9,7 +9,7 @@ from images.context import pruner, render
 from images.context.labels import BaseContext
 from images.locking.inputs import Package
 from images.locking.lock_file import Lock
-from images.planning.image import Image
+from images.locking.wheel_records import WheelRecord
 from images.validation.claims.context import ClaimContext, claim
 from validate.checks.static.modes import Part
 from validate.checks.static.records import Expected, LockedWheel, without_local
@@ -80,11 +80,6 @@ def locked_records_claim(context: ClaimContext) -> Claim:
     RECORD is a wheel's list of its files and their hashes; the locks have a digest of each.
     """
     expect = expected_records(context)
-    # In an image for one architecture, a build step (the pruner) takes code for other GPUs out of
-    # wheels, which changes their RECORDs. The locks have digests of these, too. If the pruner was
-    # edited since, they are not known until `lock` has read the wheels again. Until then the claim
-    # is not required, or no image for one architecture could get its name.
-    wheels_to_read = pruner.unmeasured(context.image.pruning, context.lock) if context.lock else []
     count = len(expect["wheels"])
     return claim(
         "records",
@@ -92,7 +87,6 @@ def locked_records_claim(context: ClaimContext) -> Claim:
         "static.records",
         f"the RECORDs of {count} distributions are those of the locked wheels",
         expect,
-        required=not wheels_to_read,
     )
 
 
@@ -139,9 +133,10 @@ def expected_records(context: ClaimContext) -> Expected:
     """Return which RECORD (list of files and hashes) each installed package must have.
 
     `wheels` has the version of a package, and the digests that its RECORD may have. Packages that
-    are installed from source are in `built`. If nobody has read the RECORD of a package's wheel
-    yet, the package is in `unknown`, with the command that reads it. Wheels that are only on other
-    machines are left out (unknown_records_claims).
+    the build makes or changes are in `built`: those that are installed from source, and in an image
+    for one GPU architecture those whose libraries are pruned. If nobody has read the RECORD of a
+    package's wheel yet, the package is in `unknown`, with the command that reads it. Wheels that
+    are only on other machines are left out (unknown_records_claims).
     """
     image, lock = context.image, context.lock
     wheels: dict[str, LockedWheel] = {}
@@ -159,38 +154,31 @@ def expected_records(context: ClaimContext) -> Expected:
     for package in lock.packages():
         if package.name in not_from_lock:
             continue
-        if package.name in image.from_source:
+        records = wheel_records(lock, package)
+        is_native = any(record.native for record in records or ())
+        if package.name in image.from_source or (
+            is_native and pruner.reads(image.pruning, package.name)
+        ):
             built.append(package.name)
             continue
-        records = installed_records(lock, package, image)
         if records:
-            wheels[package.name] = {"version": without_local(package.version), "records": records}
+            digests = [record.record for record in records]
+            wheels[package.name] = {"version": without_local(package.version), "records": digests}
         else:
             unknown[package.name] = f"`lock {image.name}` reads the RECORD of its wheel"
     return Expected(wheels=wheels, built=built, unknown=unknown)
 
 
-def installed_records(lock: Lock, package: Package, image: Image) -> list[str] | None:
-    """Return the digests that the RECORD of an installed package may have, one for each wheel.
+def wheel_records(lock: Lock, package: Package) -> list[WheelRecord] | None:
+    """Return what the lock has of the RECORDs of a package's wheels; None if it lacks one of them.
 
     RECORD is a file with a package's list of files. The lock has several wheels of a package if an
     index has several for its version: any of them may be installed.
-
-    Returns None if a wheel's digest is not known: nobody has read the wheel, or nobody has pruned
-    it. (Pruning, a step of building `image`, takes code for other GPUs out of libraries, and
-    changes RECORD.)
     """
-    digests = []
+    records = []
     for wheel_hash in package.hashes:
         record = lock.wheel_records.get(wheel_hash)
         if record is None:
             return None
-
-        digest: str | None = record.record
-        # The build prunes only wheels with libraries.
-        if record.native and image.pruning and pruner.reads(image.pruning, package.name):
-            digest = record.pruned.get(pruner.key(image.pruning))
-        if digest is None:
-            return None
-        digests.append(digest)
-    return digests
+        records.append(record)
+    return records

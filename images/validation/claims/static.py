@@ -55,7 +55,6 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     yield symbols_claim()
     yield from device_code_claims(context)
     yield toolkit_claim(image)
-    yield from assembler_claims(context)
     yield environment_claim(context)
     yield from configuration_claims(context)
     yield from hygiene_claims(context)
@@ -193,32 +192,6 @@ def toolkit_claim(image: Image) -> Claim:
         f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path"
     )
     return claim("toolkit", "cuda", "static.toolkit", statement, expect)
-
-
-def assembler_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield a claim for each ptxas, the toolkit's and Triton's: it knows the GPUs that it should.
-
-    facts.yaml says which GPUs a release knows: there can be more than torch has code for. There is
-    no claim about a release that facts.yaml does not list.
-    """
-    image, facts = context.image, context.facts
-    toolkit = facts.cuda.get(str(image.toolkit_cuda))
-    if toolkit and toolkit.nvcc_archs:
-        yield assembler_claim("ptxas", f"{image.toolkit_home}/bin", toolkit.nvcc_archs)
-
-    triton = facts.compilers.get("triton", {}).get(image.versions.get("triton", ""))
-    if triton and triton.archs:
-        yield assembler_claim("triton-ptxas", "triton/backends/nvidia/bin", triton.archs)
-
-
-def assembler_claim(subject: str, folder: str, archs: Sequence[str]) -> Claim:
-    """Return the claim that a folder's ptxas compiles for GPUs of these architectures (`9.0`).
-
-    ptxas is the program that makes machine code of PTX, CUDA's intermediate language.
-    """
-    expect = {"folder": folder, "archs": [int(arch.replace(".", "")) for arch in archs]}
-    statement = f"{folder}/ptxas knows {', '.join(archs)}"
-    return claim("toolkit", subject, "static.assemblers", statement, expect)
 
 
 def environment_claim(context: ClaimContext) -> Claim:

@@ -16,14 +16,11 @@ from images.commands.lock import lock
 from images.config.matrix import Sources
 from images.config.names import Minor
 from images.config.paths import CHECKOUT, Workspace
-from images.context.pruner import key
 from images.errors import UserError
 from images.locking import debian, inputs, lock_file, resolve, wheel_records
 from images.locking.lock_file import Status
 from images.planning import plan
 from images.planning.image import Image, Pin
-from tests.support import fatbins
-from tests.support.fatbins import Code
 from tests.support.sources import SOURCES as REAL
 from tests.support.sources import image as sources_image
 from tests.support.torch_index import DEFAULT, Indexes, indexes, known_python, uv_asks_once
@@ -296,31 +293,17 @@ def test_a_check_names_a_record_that_nobody_has_read_and_writes_nothing(
     assert file.read_bytes() == without_torch
 
 
-def test_an_image_for_one_architecture_has_its_parents_lock_and_records_after_pruning(
+def test_an_image_for_one_architecture_has_its_parents_lock(
     indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = use_small_matrix(["cu126-torch27"], indexes, monkeypatch, tmp_path)
     for_sm90 = sources_image("cu126-torch27-sm90", small)
-    assert for_sm90.pruning
-    codes = (Code(arch=arch, kernels={"kernel": 512}) for arch in (80, 90))
-    library = fatbins.library(fatbins.region(*codes))
-    requirements = (stock_runtime(indexes, for_sm90), "fsspec")
-    digest = indexes.add(DEFAULT, "torch", "2.7.1", *requirements, library=library)
+    indexes.add(DEFAULT, "torch", "2.7.1", stock_runtime(indexes, for_sm90), "fsspec")
 
     lock(["cu126-torch27-sm90"])
 
     assert lock_names(tmp_path) == ["cu126-torch27"]
-    table = wheel_records.read(small.workspace.locks)
-    row = table["torch 2.7.1"][digest]
-    assert row.pruned.keys() == {key(for_sm90.pruning)}
-    assert row.pruned[key(for_sm90.pruning)] != row.record, "the library has less in it"
     lock(["cu126-torch27-sm90"], check=True)
-
-    # Without the record after pruning, the check fails.
-    table["torch 2.7.1"] = {digest: replace(row, pruned={})}
-    (small.workspace.locks / wheel_records.FILE).write_bytes(wheel_records.serialize(table))
-    with pytest.raises(UserError, match=r"lacks the RECORD of torch 2\.7\.1"):
-        lock(["cu126-torch27-sm90"], check=True)
 
 
 SILENT_INDEX = "http://localhost:9/whl/{variant}"

@@ -28,6 +28,7 @@ from validate import checks
 from validate.binaries.kernel_states import Excuses
 from validate.claims import ADMISSION, Claim, ClaimSet
 from validate.derived import derived_claims, parse_declaration
+from validate.judging import Status
 
 SCHEMA = json.loads((ROOT / "docs" / "schema" / "evidence.schema.json").read_text())
 CLAIM_SCHEMA = jsonschema_rs.Draft202012Validator(
@@ -40,7 +41,6 @@ each_image = pytest.mark.parametrize("of_image", ALL_IMAGES, ids=lambda image: s
 CHECKS_OF_EVERY_IMAGE = {
     "4bit-llama",
     "additions",
-    "bridges",
     "compile",
     "compiler",
     "device-code",
@@ -529,11 +529,6 @@ def unchanged(row: WheelRecord) -> WheelRecord:
     return row
 
 
-def without_pruned(row: WheelRecord) -> WheelRecord:
-    """Nobody has read what the pruner leaves, because it has changed."""
-    return replace(row, pruned={})
-
-
 def unknown(_row: WheelRecord) -> None:
     """Nobody has read the wheel."""
 
@@ -554,25 +549,57 @@ def records_claim(name: str, change: RowChange) -> Claim:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "is_required", "is_known"),
+    ("name", "change", "is_known"),
     [
-        ("cu126-torch27", unchanged, True, True),
-        ("cu126-torch27-sm90", unchanged, True, True),
-        ("cu126-torch27-sm90", without_pruned, False, False),
-        ("cu126-torch27", without_pruned, True, True),
-        ("cu126-torch27", unknown, True, False),
+        ("cu126-torch27", unchanged, True),
+        ("cu126-torch27-sm90", unchanged, True),
+        ("cu126-torch27", unknown, False),
     ],
 )
-def test_records_are_required_unless_they_are_those_of_a_changed_pruner(
-    name: str, change: RowChange, is_required: bool, is_known: bool
+def test_records_are_required_whether_they_are_known_or_not(
+    name: str, change: RowChange, is_known: bool
 ) -> None:
     claim = records_claim(name, change)
 
     unknown_records = claim.expect["unknown"]
-    assert claim.required is is_required
+    assert claim.required
     assert ("torch" not in unknown_records) is is_known
     if not is_known:
         assert f"`lock {name}`" in unknown_records["torch"]
+
+
+def test_no_record_is_expected_of_a_package_whose_libraries_are_pruned() -> None:
+    whole = records_claim("cu126-torch27", unchanged).expect
+    pruned = records_claim("cu126-torch27-sm90", unchanged).expect
+
+    assert {"torch", "peft", "nvidia-nccl-cu12"} <= whole["wheels"].keys()
+    assert "torch" in pruned["built"] and "torch" not in pruned["wheels"]
+    assert {"peft", "nvidia-nccl-cu12"} <= pruned["wheels"].keys()
+
+
+# --- imports --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # torch 2.5 beside a numpy whose C API it can't use, and without numpy.
+        "UserWarning: Failed to initialize NumPy: module 'numpy._core._multiarray_umath' has no "
+        "attribute '_ARRAY_API' (Triggered internally at ../torch/csrc/utils/tensor_numpy.cpp:84.)",
+        "UserWarning: Failed to initialize NumPy: No module named 'numpy' (Triggered internally)",
+    ],
+)
+def test_torch_that_cannot_use_numpy_says_so_at_import_and_fails(line: str) -> None:
+    claim = find(claims_of("cu126-torch27"), "imports/torch")
+    judge = checks.judge_of(claim)
+    assert judge
+
+    healthy = judge("torch", claim.expect, {"orders": {"first": {"said": []}}})
+    faulty = judge("torch", claim.expect, {"orders": {"first": {"said": [line]}}})
+
+    assert healthy.status is Status.PASS
+    assert faulty.status is Status.FAIL
+    assert "NumPy" in faulty.reason
 
 
 # --- hosts with different GPUs --------------------------------------------------------------------

@@ -29,7 +29,6 @@ CHECKS = {
     "compiler",
     "triton",
     "compile",
-    "bridges",
     "threads",
     "users",
     "instructions",
@@ -41,7 +40,6 @@ Q_PROJ = "model.layers.0.self_attn.q_proj"
 UNREAD = {
     "native": {"version"},
     "triton": {"environment"},
-    "bridges": {"torch"},
     "compile": {"environment"},
     "threads": {"environment"},
 }

@@ -35,8 +35,8 @@ class Expected(TypedDict):
     wheels: Mapping[str, LockedWheel]
     """Name of a distribution -> its locked wheel."""
     built: list[str]
-    """Distributions that the image's build compiles from source. There is no wheel to compare with.
-    """
+    """Distributions that the image's build compiles from source, or takes code for other GPUs out
+    of: there is no wheel to compare with."""
     unknown: Mapping[str, str]
     """Distribution -> why the RECORDs of its wheels are not known."""
 
@@ -117,7 +117,7 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     """Judge whether each installed RECORD is that of its locked wheel.
 
     A distribution of the lock is in one of three tables: `wheels`; `unknown`, if the RECORDs of its
-    wheels are not known; or `built`, if it is compiled from source and has no wheel. UNPROVEN: some
+    wheels are not known; or `built`, if the build compiles or changes it. UNPROVEN: some
     are unknown, and the others show no fault. A distribution that is missing or of another version
     is reported by the check `pins`, a file that is not as RECORD says by `files`.
     """
@@ -159,7 +159,7 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
         return _unproven_wheels(expect["unknown"])
     good = f"the RECORDs of {compared} distributions ({files} files) are those of the locked wheels"
     if expect["built"]:
-        good += f"; built from source, with no wheel to compare with: {listed(expect['built'])}"
+        good += f"; made by the build, with no wheel to compare with: {listed(expect['built'])}"
     return conclude(faults, good)
 
 
