@@ -142,8 +142,7 @@ class HostSettings:
         for name, value in self.values:
             # A setting may have several, such as the hosts without proxy.
             for word in value.split():
-                # The default index of uv may have a name of its own before its address.
-                yield name, index_access.strip_index_name(word)
+                yield name, word
 
     def local_addresses(self) -> Iterator[tuple[str, str]]:
         """Yield (name of the setting, address) for each address on this machine's loopback."""
@@ -248,23 +247,16 @@ def _find_index(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
                 "`indexes` in matrix.yaml says which packages do"
             )
 
-    # uv also takes `NAME=URL`, and then has variables for the login of this name.
-    default_name = index_access.name_of_default_index(env)
-    default_login = index_access.login_variables(default_name) if default_name else ()
-
     index = {}
     for name, value in sorted(env.items()):
         # Only variables with which pip and uv find their index count.
         if not value or not _INDEX_VARIABLES.fullmatch(name):
             continue
-        # No build step asks a private index of the matrix: its login stays on this machine.
-        if name.endswith(("_USERNAME", "_PASSWORD")) and name not in default_login:
-            continue
         if _is_folder(name, value):
             cause = "leads to files of this machine, which a build can't see"
             warnings.append(f"{name} {cause}: ignored")
         else:
-            index[name] = value
+            index[name] = index_access.strip_index_name(value)
     return index, warnings
 
 

@@ -47,8 +47,6 @@ class DefaultIndex(NamedTuple):
     """The index that a variable of this machine names in place of PyPI."""
 
     variable: str
-    name: str
-    """uv's name for it, which has variables for a login of its own; empty: it has none."""
     address: str
     """It may have a user and a password before the host."""
 
@@ -185,33 +183,23 @@ def find_login(index: PrivateIndex) -> Login | None:
 def find_default_index() -> DefaultIndex | None:
     """Return the index that a variable of the environment names in place of PyPI; None: none does.
 
-    The first variable that is set counts. Only UV_DEFAULT_INDEX may give the index a name before
-    its address: `corp=https://pypi.corp.example/simple`. Raises UserError if the address in any of
-    the variables can't be read.
+    The first variable that is set counts. Raises UserError if the address in any of the variables
+    can't be read.
     """
     require_readable_addresses(os.environ)
     for variable in _VARIABLES_OF_DEFAULT_INDEX:
         value = os.environ.get(variable)
         if value:
-            name = name_of_default_index(os.environ) if variable == "UV_DEFAULT_INDEX" else ""
-            return DefaultIndex(variable, name, strip_index_name(value))
+            return DefaultIndex(variable, strip_index_name(value))
     return None
 
 
 def find_default_login(index: DefaultIndex) -> Login | None:
-    """Return the user's login for the default index; None if there is none.
-
-    It is in the index's address, or where uv looks for that of an index with a name (`find_login`).
-    Raises UserError if a keyring does not answer.
-    """
+    """Return the user's login for the default index: of its address, or netrc's; None: neither."""
     parts = urlsplit(index.address)
     user = unquote(parts.username or "")
     if parts.password:
         return Login(user, unquote(parts.password), index.variable)
-    if index.name:
-        login = find_login(PrivateIndex(name=index.name, url=index.url))
-        if login:
-            return login
     of_netrc = get_netrc_auth(index.url)
     if of_netrc:
         return Login(*of_netrc, place="netrc")
@@ -310,9 +298,8 @@ def redact(text: str, settings: Iterable[tuple[str, str]]) -> str:
             password_of_address = re.search(r"://[^:@]*:(.+)@", address)
             if password_of_address:
                 passwords.append(password_of_address[1])
-            # The text may show the address with the name before it (`word`) or without.
             if "@" in address and _fault_of_address(address):
-                passwords += [word, address]
+                passwords.append(address)
 
     # Longer ones first: a password may be a part of another.
     for password in sorted(passwords, key=len, reverse=True):
@@ -328,7 +315,11 @@ def without_login(address: str) -> str:
 
 
 def strip_index_name(index: str) -> str:
-    """Return the address of an index, which uv also takes as `NAME=ADDRESS`."""
+    """Return the address of an index, which uv also takes as `NAME=ADDRESS`.
+
+    Without the name, uv takes its login from the address or netrc, and not from variables that have
+    the name: a private index may have the same.
+    """
     return re.sub(r"^[\w.-]+=", "", index)
 
 
@@ -336,29 +327,6 @@ def login_variables(name: str) -> tuple[str, str]:
     """Return the names of uv's variables for the user and the password of an index of this name."""
     beginning = f"UV_INDEX_{re.sub('[^A-Z0-9]', '_', name.upper())}"
     return f"{beginning}_USERNAME", f"{beginning}_PASSWORD"
-
-
-def name_of_default_index(variables: Mapping[str, str]) -> str:
-    """Return the name in UV_DEFAULT_INDEX, which may be `NAME=URL`; empty if it has none."""
-    named = re.match(r"([\w.-]+)=", variables.get("UV_DEFAULT_INDEX", ""))
-    return named[1] if named else ""
-
-
-def require_own_name(index: PrivateIndex) -> None:
-    """Raise UserError if the default index has the name of a private one.
-
-    Both would have the same login variables, and build steps get those of the default index.
-    """
-    default = name_of_default_index(os.environ)
-    if default and login_variables(default) == login_variables(index.name):
-        user, password = login_variables(default)
-        cause = (
-            f"uv reads the login of an index named {default} from {user} and {password}. "
-            f"The private index {index.name} of matrix.yaml has the same two variables. Build "
-            "steps get them for the default index, and would so get the private login"
-        )
-        then = f"set UV_DEFAULT_INDEX to the address alone, without `{default}=` in front of it"
-        raise wrong(f"UV_DEFAULT_INDEX={default}=...", cause, then)
 
 
 @cache

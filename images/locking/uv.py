@@ -48,10 +48,7 @@ class LoginRefused(UserError):  # noqa: N818  # named after an outcome
     """An index asks for a login that is not set, or refuses the one that is."""
 
 
-INDEX_VARIABLES = (
-    r"UV_(?:DEFAULT_INDEX|INDEX_URL|INSECURE_HOST|HTTP_TIMEOUT|KEYRING_PROVIDER)"
-    r"|UV_INDEX_\w+_(?:USERNAME|PASSWORD)"
-)
+INDEX_VARIABLES = r"UV_(?:DEFAULT_INDEX|INDEX_URL|INSECURE_HOST|HTTP_TIMEOUT|KEYRING_PROVIDER)"
 """Variables of uv for the default index, and for how it is reached. Locks and build steps get them.
 
 UV_INDEX, UV_EXTRA_INDEX_URL and UV_FIND_LINKS are left out on purpose. Locks name public files by
@@ -61,6 +58,8 @@ _PASSED = re.compile(
     r"PATH|HOME|TMPDIR|NETRC|XDG_\w+|SSL_CERT_(?:FILE|DIR)"
     r"|(?:HTTPS?|ALL|NO)_PROXY|(?:https?|all|no)_proxy"
     rf"|UV_(?:CACHE_DIR|HTTP_\w+|NATIVE_TLS|SYSTEM_CERTS)|{INDEX_VARIABLES}"
+    # The logins of private indexes. No build step gets these.
+    r"|UV_INDEX_\w+_(?:USERNAME|PASSWORD)"
 )
 
 
@@ -86,25 +85,30 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     # `_PASSED` matches the names of all variables that uv may see.
     passed = {name: value for name, value in env.items() if value and _PASSED.fullmatch(name)}
     passed = with_index_of_pip(passed, env)
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+        if name in passed:
+            passed[name] = _require_server(name, passed[name])
     # uv does not read pip's variables for certificates, either.
     bundle = env.get("PIP_CERT") or env.get("REQUESTS_CA_BUNDLE")
     if bundle:
         passed.setdefault("SSL_CERT_FILE", bundle)
-
-    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
-        if name not in passed:
-            continue
-        if urlsplit(index_access.strip_index_name(passed[name])).scheme not in ("http", "https"):
-            cause = (
-                "this variable names a folder of this machine, and a lock may only name files that "
-                "everybody can fetch"
-            )
-            then = (
-                f"unset the variable here (`unset {name} PIP_INDEX_URL`), or set it to the address "
-                f"of an index, then give `{command('lock')}` again"
-            )
-            raise wrong(name, cause, then)
     return passed
+
+
+def _require_server(variable: str, index: str) -> str:
+    """Return the address of the index that a variable names. Raises UserError for a folder."""
+    address = index_access.strip_index_name(index)
+    if urlsplit(address).scheme not in ("http", "https"):
+        cause = (
+            "this variable names a folder of this machine, and a lock may only name files that "
+            "everybody can fetch"
+        )
+        then = (
+            f"unset the variable here (`unset {variable} PIP_INDEX_URL`), or set it to the address "
+            f"of an index, then give `{command('lock')}` again"
+        )
+        raise wrong(variable, cause, then)
+    return address
 
 
 def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -58,13 +58,8 @@ def obtain(
     folder `wheelhouse`, else from the folder `cache`, else from their index.
 
     `refusal`: why nothing may be fetched; empty: it may. `run` calls uv. Raises UserError if a
-    wheel can't be had, or has another hash than the lock, and if build steps would get the login.
+    wheel can't be had, or has another hash than the lock.
     """
-    # Check this even if nothing is to be fetched. The build steps that follow must not get a login.
-    for pin in image.pins:
-        if pin.index:
-            index_access.require_own_name(pin.index)
-
     wheels: dict[str, Path] = {}
     to_fetch: list[Package] = []
     for package in lock.packages():

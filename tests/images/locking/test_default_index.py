@@ -1,6 +1,7 @@
 """A default index that asks for a login, as a company's mirror of PyPI may: locked by real uv."""
 
 import base64
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -8,8 +9,9 @@ from urllib.parse import quote
 import pytest
 import requests
 
+from images.context import hosting
 from images.errors import Problem, UserError
-from images.locking import index_access, inputs, lock_file, measure_records, resolve
+from images.locking import index_access, inputs, lock_file, measure_records, resolve, uv
 from images.planning.image import Image
 from tests.images.locking.test_private_index import plain_image
 from tests.support.http_server import Reply, serving
@@ -277,14 +279,17 @@ def test_a_refusal_of_a_private_index_without_a_login_names_its_variables(
     assert "UV_DEFAULT_INDEX" not in then
 
 
-def test_a_default_index_with_a_name_takes_the_login_of_this_names_variables(
+def test_the_name_of_a_default_index_does_not_make_a_private_login_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("UV_DEFAULT_INDEX", f"corp=https://{HOST}/simple")
-    monkeypatch.setenv("UV_INDEX_CORP_USERNAME", USER)
-    monkeypatch.setenv("UV_INDEX_CORP_PASSWORD", PASSWORD)
+    """uv would take the login from the variables that have the name."""
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"team=https://{HOST}/simple")
+    monkeypatch.setenv("UV_INDEX_TEAM_USERNAME", USER)
+    monkeypatch.setenv("UV_INDEX_TEAM_PASSWORD", PASSWORD)
 
-    assert header_for(f"https://{HOST}/x.whl") == authorization(USER, PASSWORD)
+    assert header_for(f"https://{HOST}/x.whl") is None
+    assert uv.environment(os.environ)["UV_DEFAULT_INDEX"] == f"https://{HOST}/simple"
+    assert hosting.settings_of(os.environ).index["UV_DEFAULT_INDEX"] == f"https://{HOST}/simple"
 
 
 def test_a_token_in_place_of_user_and_password_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
