@@ -169,17 +169,16 @@ def find_layers(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLay
             # tar: the headers.
             cache_id = (record / "cache-id").read_text().strip()
             files = data_root / "overlay2" / cache_id / "diff"
-            size = int((record / "size").read_text())
             split = record / "tar-split.json.gz"
             is_readable = os.access(split, os.R_OK) and os.access(files, os.R_OK | os.X_OK)
-        except (OSError, ValueError):
+        except OSError:
             is_readable = False
         if not is_readable:
             raise UnreadableLayersError(
                 f"this user can't read the engine's layers in {data_root}: give the command as "
                 "root on the engine's own machine"
             )
-        layer = ClassicLayer(diff_id=diff_id, size=size, split=split, files=files)
+        layer = ClassicLayer(diff_id=diff_id, split=split, files=files)
         # A file in the layer that this user can't read; empty if none. Root may read everything.
         private_file = find_private_file(layer) if os.geteuid() else ""
         if private_file:

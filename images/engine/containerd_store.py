@@ -292,13 +292,13 @@ def find_layers(
                 is_gzip_blob(stream.read(_LONGEST_MAGIC))
         except UnknownCompressionError as error:
             raise UnreadableLayersError(f"{error}: use an engine with the classic store") from None
-        layers[diff_id] = ContainerdLayer(diff_id=diff_id, size=blob.size, blob=path)
+        layers[diff_id] = ContainerdLayer(diff_id=diff_id, blob=path)
     return layers
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerdLayer(StoredLayer):
-    """A layer in the containerd image store. `size` is that of its compressed tar."""
+    """A layer in the containerd image store."""
 
     blob: Path
     """The file with its compressed tar."""

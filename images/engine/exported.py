@@ -17,7 +17,7 @@ from images.engine.failures import EngineError
 from images.engine.layer_tree import LayerEntry, find_hidden, find_wasted
 from images.engine.layers import find_layers
 from images.engine.runtime import ImageInfo
-from images.engine.stored_layer import StoredLayer, layer_errors, read_all
+from images.engine.stored_layer import layer_errors, read_all
 from images.errors import Problem
 
 if TYPE_CHECKING:
@@ -34,11 +34,8 @@ class ImagePart:
     digest: str
     """The tar's diff ID, or that of the configuration; empty for a layer that the export does not
     name."""
-    size: int
     chunks: Iterator[bytes]
     """The content, in chunks of any size. They must be read before the next part is asked for."""
-    following: int = 0
-    """Bytes of all layers that come after this part; 0 if not known."""
 
 
 def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
@@ -46,7 +43,7 @@ def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[
 
     `wanted` names the layers by the digests of their tars (diff IDs). Each part is yielded once,
     and must be read before the next one is asked for. If the engine's own store can be read, the
-    configuration comes first, then the largest layer. Otherwise the parts come from an export
+    configuration comes first, then the layers. Otherwise the parts come from an export
     (`docker save`), in its order. Exports of engines before version 25 do not name the layers, so
     all of them are yielded. Raises NoSuchImage and EngineError.
     """
@@ -60,40 +57,11 @@ def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[
             yield from _parts_of_archive(engine, info, wanted)
         return
 
+    yield ImagePart(digest=info.digest, chunks=iter([config]))
     # dict.fromkeys: an image may have a layer twice.
-    layers = [layer_by_diff_id[diff_id] for diff_id in dict.fromkeys(wanted)]
-    sizes = layer_sizes(engine, info, layers)
-    remaining = sum(sizes.values())
-    yield ImagePart(
-        digest=info.digest, size=len(config), chunks=iter([config]), following=remaining
-    )
-    for layer in sorted(layers, key=lambda layer: sizes[layer.diff_id], reverse=True):
-        size = sizes[layer.diff_id]
-        remaining -= size
-        chunks = _readable(layer.tar(), info.digest)
-        yield ImagePart(digest=layer.diff_id, size=size, chunks=chunks, following=remaining)
-
-
-def layer_sizes(engine: Engine, info: ImageInfo, layers: Sequence[StoredLayer]) -> dict[str, int]:
-    """Return how many bytes the files of each layer have: diff ID -> bytes.
-
-    `layers` are some of the image's. The containerd image store knows only how large a compressed
-    layer is. There, a layer's size is what the engine's history says of the build step that made
-    it; 0 for all layers if the history has another number of them. Raises EngineError.
-    """
-    if not engine.facts.containerd_images:
-        return {layer.diff_id: layer.size for layer in layers}
-
-    # Steps that made a layer, oldest first, as the image lists its layers.
-    sizes = dict.fromkeys((layer.diff_id for layer in layers), 0)
-    step_sizes = []
-    for step, size in reversed(engine.history(info.handle)):
-        if configuration.has_layer(step):
-            step_sizes.append(size)
-    if len(step_sizes) == len(info.layers):
-        size_of_layer = dict(zip(info.layers, step_sizes, strict=True))
-        sizes = {diff_id: size_of_layer[diff_id] for diff_id in sizes}
-    return sizes
+    for diff_id in dict.fromkeys(wanted):
+        chunks = _readable(layer_by_diff_id[diff_id].tar(), info.digest)
+        yield ImagePart(digest=diff_id, chunks=chunks)
 
 
 def find_configuration(engine: Engine, info: ImageInfo) -> bytes | None:
@@ -126,10 +94,10 @@ def _parts_of_archive(
         if digest == info.digest or member.name == old_config_name:
             content = stream.read()
             has_config = True
-            yield ImagePart(digest=info.digest, size=len(content), chunks=iter([content]))
+            yield ImagePart(digest=info.digest, chunks=iter([content]))
         elif digest in wanted or member.name.endswith("/layer.tar"):
             chunks = _readable(read_all(stream), info.digest)
-            yield ImagePart(digest=digest, size=member.size, chunks=chunks)
+            yield ImagePart(digest=digest, chunks=chunks)
     if not has_config:
         raise no_configuration(info.digest)
 
@@ -160,10 +128,10 @@ def _parts_of_layout(
         missing_digests.remove(digest)
         if digest == info.digest:
             content = stream.read()
-            yield ImagePart(digest=digest, size=len(content), chunks=iter([content]))
+            yield ImagePart(digest=digest, chunks=iter([content]))
         else:
             chunks = _readable(read_blob(read_all(stream)), info.digest)
-            yield ImagePart(digest=diff_id_of_blob[digest], size=member.size, chunks=chunks)
+            yield ImagePart(digest=diff_id_of_blob[digest], chunks=chunks)
     if missing_digests:
         raise containerd_store.lacks_layers(info.digest)
 

@@ -108,8 +108,6 @@ class StoredLayer(ABC):
 
     diff_id: str
     """The digest of its tar, as the engine has it."""
-    size: int
-    """Bytes, for the progress of reading it."""
 
     @abstractmethod
     def read_tar(self) -> LayerTar:

@@ -52,9 +52,6 @@ class PushProgress:
         """Bytes of compressed layers that were sent."""
         self.read = 0
         """Bytes of layers that were read from the engine."""
-        self.total = 0
-        """Bytes of all layers that the engine gives, without the headers of their tars; 0 if it
-        does not say."""
         on_event(StepStarted(step=self._step, name=self._name))
 
     def add(self, *, sent: int = 0, read: int = 0) -> None:
@@ -65,16 +62,12 @@ class PushProgress:
         with self._lock:
             self.sent += sent
             self.read += read
-            # What was read includes the headers of tars, so it may exceed the total.
-            current = self.read
-            if self.total:
-                current = min(current, self.total)
             event = StepProgress(
                 step=self._step,
                 name=self._name,
-                what=f"sent {self.sent / 1e6:.0f} MB, compressed",
-                current=current,
-                total=self.total,
+                what=f"sent {self.sent / 1e6:.0f} MB, compressed, and read",
+                current=self.read,
+                total=0,
             )
             self._on_event(event)
 
@@ -189,7 +182,6 @@ def send_parts(
             # after the layers.
             if part.digest == info.digest:
                 config = b"".join(part.chunks)
-                progress.total = part.following
                 continue
 
             # Engines before 25 export all layers, also those that the registry has.

@@ -71,7 +71,7 @@ def classic_layer(folder: Path, tar: bytes) -> ClassicLayer:
     folder.mkdir(parents=True, exist_ok=True)
     split = folder / "tar-split.json.gz"
     split.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
-    return ClassicLayer(diff_id=oci_digest(tar), size=len(tar), split=split, files=folder / "diff")
+    return ClassicLayer(diff_id=oci_digest(tar), split=split, files=folder / "diff")
 
 
 def containerd_layer(folder: Path, tar: bytes, *, compressed: bool = True) -> ContainerdLayer:
@@ -80,4 +80,4 @@ def containerd_layer(folder: Path, tar: bytes, *, compressed: bool = True) -> Co
     blob = folder / oci_digest(content).removeprefix("sha256:")
     folder.mkdir(parents=True, exist_ok=True)
     blob.write_bytes(content)
-    return ContainerdLayer(diff_id=oci_digest(tar), size=len(content), blob=blob)
+    return ContainerdLayer(diff_id=oci_digest(tar), blob=blob)

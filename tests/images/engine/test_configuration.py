@@ -282,6 +282,4 @@ def _stored(folder: Path, names: list[str], *, old: bool = False) -> ClassicLaye
     entries.append({"type": 2, "payload": base64.b64encode(whole[position:]).decode()})
     split = folder / "tar-split.json.gz"
     split.write_bytes(gzip.compress("\n".join(map(json.dumps, entries)).encode()))
-    return ClassicLayer(
-        diff_id=oci_digest(whole), size=len(whole), split=split, files=folder / "diff"
-    )
+    return ClassicLayer(diff_id=oci_digest(whole), split=split, files=folder / "diff")

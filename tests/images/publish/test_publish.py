@@ -87,7 +87,7 @@ class EngineWithImage:
 
     def parts(self, *_: object) -> Iterator[ImagePart]:
         for content in (CONFIG, LAYER):
-            yield ImagePart(digest=oci_digest(content), size=len(content), chunks=iter([content]))
+            yield ImagePart(digest=oci_digest(content), chunks=iter([content]))
 
 
 @pytest.fixture(autouse=True)

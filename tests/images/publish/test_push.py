@@ -56,8 +56,6 @@ class EngineWithImage:
     layers: Sequence[bytes] = tuple(layer_of_noise(seed) for seed in range(4))
     exports_without_names: bool = False
     """Whether it gives all layers, and does not say which is which, as engines before 25."""
-    header_bytes: int = 0
-    """Bytes of each tar that the size of a part does not count."""
     replaced_parts: Parts | None = None
     """What it gives instead of its own parts."""
     requested: tuple[str, ...] | None = None
@@ -89,16 +87,10 @@ class EngineWithImage:
         for layer in self.layers:
             if self.exports_without_names or oci_digest(layer) in requested:
                 given.append(layer)
-        sizes = [len(layer) - self.header_bytes for layer in given]
-        yield ImagePart(
-            digest=oci_digest(self.config),
-            size=0,
-            chunks=iter([self.config]),
-            following=0 if self.exports_without_names else sum(sizes),
-        )
-        for layer, size in zip(given, sizes, strict=True):
+        yield ImagePart(digest=oci_digest(self.config), chunks=iter([self.config]))
+        for layer in given:
             digest = "" if self.exports_without_names else oci_digest(layer)
-            yield ImagePart(digest=digest, size=size, chunks=iter([layer]))
+            yield ImagePart(digest=digest, chunks=iter([layer]))
 
 
 @dataclass
@@ -348,7 +340,7 @@ def test_a_tar_that_is_not_the_layer_that_the_engine_names_is_refused(
 ) -> None:
     engine = EngineWithImage()
     digest = engine.info.layers[0] if is_named else ""
-    part = ImagePart(digest=digest, size=1, chunks=iter([content]))
+    part = ImagePart(digest=digest, chunks=iter([content]))
     engine.replaced_parts = lambda *_: iter([part])
 
     with pytest.raises(UserError, match="does not have the digest that the image names"):
@@ -378,7 +370,6 @@ def push_with_progress(pusher: Pusher, engine: EngineWithImage) -> list[StepProg
     return [event for event in events if isinstance(event, StepProgress)]
 
 
-@pytest.mark.parametrize("header_bytes", [0, 1000])
 @pytest.mark.parametrize(
     ("pushed_before", "summary"),
     [
@@ -387,29 +378,18 @@ def push_with_progress(pusher: Pusher, engine: EngineWithImage) -> list[StepProg
     ],
 )
 def test_progress_ends_at_the_bytes_that_were_missing(
-    pusher: Pusher, pushed_before: int, summary: str, header_bytes: int
+    pusher: Pusher, pushed_before: int, summary: str
 ) -> None:
-    engine = EngineWithImage(header_bytes=header_bytes)
+    engine = EngineWithImage()
     if pushed_before:
         pusher.push(EngineWithImage(layers=engine.layers[:pushed_before]))
 
     events = push_with_progress(pusher, engine)
 
-    missing = sum(len(layer) - header_bytes for layer in engine.layers[pushed_before:])
-    assert {event.total for event in events} == {missing}
+    missing = sum(len(layer) for layer in engine.layers[pushed_before:])
     assert max(event.current for event in events) == missing
     assert events[-1].current == missing
     assert events[-1].what.startswith(summary)
-
-
-def test_progress_has_no_total_if_the_engine_does_not_say_how_much_it_gives(
-    pusher: Pusher,
-) -> None:
-    engine = EngineWithImage(layers=(layer_of_noise(9),), exports_without_names=True)
-
-    events = push_with_progress(pusher, engine)
-
-    assert {event.total for event in events} == {0}
 
 
 if __name__ == "__main__":
