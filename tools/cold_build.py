@@ -24,6 +24,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -115,13 +116,13 @@ def main(
         base = base_images.acquire(
             docker_engine, image.base, root=sources.workspace.root, host=host, on_progress=say
         )
-        # An empty cache: wheels that no index has would be on one side only.
+        # An empty cache, and no official wheel: what no index has would be on one side only.
+        image = replace(image, prebuilt=())
         options = BuildOptions(
             sources=sources,
             host=host,
             out=Path(folder),
             cache=Path(folder),
-            refusal="only locked packages are compared",
         )
         ours = dict(contexts.prepare(image, lock, base, options).files)
         # Some layers have a part of a lock, so all that are left out are emptied here.

@@ -285,7 +285,8 @@ def warn_about_private_packages(candidate: Candidate) -> Iterator[Finding]:
 def check_requirements(candidate: Candidate) -> Iterator[Finding]:
     """Refuse packages that contradict the image or each other, and packages that are abandoned.
 
-    Each reason names both sides. No version is moved to make something fit.
+    Each reason names both sides. No version is moved to make something fit. Whether what they
+    require beside the pins has a version in common is left to uv, when the image is locked.
     """
     # Only packages that facts.yaml knows can be compared.
     for name in candidate.package_facts:
@@ -293,9 +294,6 @@ def check_requirements(candidate: Candidate) -> Iterator[Finding]:
             yield refuse(
                 f"{reason}: pin another release of {name} in matrix.yaml, or remove its pin"
             )
-
-    for reason in _describe_clashes(candidate):
-        yield refuse(f"{reason}: pin another release of one of these two packages in matrix.yaml")
 
     # `replaced`: abandoned distribution -> its successor.
     for name in candidate.pins:
@@ -524,49 +522,6 @@ def _describe_contradictions(
         )
     if row.python and not within(f"{python}.0", row.python):
         yield f"{package} needs Python {row.python}, but the base has {python}"
-
-
-class _Demand(NamedTuple):
-    """A requirement for a distribution that the matrix does not pin."""
-
-    by: str
-    """The package that requires it: `axolotl 0.19.0`."""
-    name: str
-    requirement: Requirement
-
-
-def _describe_clashes(candidate: Candidate) -> Iterator[str]:
-    """Yield a sentence for each two packages that require different versions of an unpinned one.
-
-    Only pairs are found in which one requires an exact version (`==1.0`). Whether ranges have a
-    version in common is left to uv.
-    """
-    # All requirements for packages that the image does not pin.
-    demands = []
-    for pinned, row in candidate.package_facts.items():
-        for name, requirement in requirements_here(row, candidate.base.python):
-            if name not in candidate.pins:
-                release = f"{pinned} {candidate.pins[pinned]}"
-                demands.append(_Demand(release, name, requirement))
-
-    # Package -> the first exact version that is required of it, and who requires that.
-    exact_demands: dict[str, tuple[str, str]] = {}
-    for demand in demands:
-        for specifier in demand.requirement.specifier:
-            # `==1.*` is not an exact version.
-            if specifier.operator == "==" and "*" not in specifier.version:
-                exact_demands.setdefault(demand.name, (specifier.version, demand.by))
-
-    # Two packages clash if the range of one does not include the exact version of the other.
-    for by, name, requirement in demands:
-        if name not in exact_demands:
-            continue
-        version, demanded_by = exact_demands[name]
-        if by != demanded_by and not requirement.specifier.contains(version, prereleases=True):
-            yield (
-                f"{by} requires {requirement.name}{requirement.specifier}, "
-                f"which excludes the {name} {version} that {demanded_by} requires"
-            )
 
 
 def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:

@@ -70,15 +70,6 @@ def facts_with_official_wheels_for(**build: Any) -> Facts:
     return FACTS.model_copy(update={"prebuilt": releases})
 
 
-def facts_with_clashing_packages() -> Facts:
-    """Return facts with packages `one` and `two`, which require different versions of a third."""
-    template = FACTS.packages["ray"]["2.52.1"].model_copy(update={"python": ""})
-    packages = dict(FACTS.packages)
-    for name, requirement in (("one", "third==1.0"), ("two", "third>=2")):
-        packages[name] = {"1.0": template.model_copy(update={"requires": [requirement]})}
-    return FACTS.model_copy(update={"packages": packages})
-
-
 def facts_with_conflict(triton: str) -> Facts:
     """Return facts by which torch 2.8 fails together with these versions of Triton."""
     packages = {"torch": ">=2.8,<2.9", "triton": triton}
@@ -120,11 +111,6 @@ WITH_A_PACKAGE_OF_OUR_OWN = sources_with(
 )
 UNKNOWN_AXOLOTL = with_profile("axolotl", stacks={"2.8": {"axolotl": "0.14.0"}})
 ABANDONED_PACKAGE = with_profile("transformers", stacks={"2.8": {"nvidia-ml-py3": "7.352.0"}})
-CLASHING_PACKAGES = with_profile(
-    "axolotl",
-    facts=facts_with_clashing_packages(),
-    stacks={"2.8": {"axolotl": "0.13.2", "one": "1.0", "two": "1.0"}},
-)
 REAL_STACKS = REAL.matrix.profiles["axolotl"].stacks
 TORCHVISION_OF_213 = {**REAL_STACKS["2.8"], "torchvision": REAL_STACKS["2.13"]["torchvision"]}
 TORCHVISION_OF_ANOTHER_TORCH = with_profile(
@@ -231,11 +217,6 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
             "cu128-torch28-axolotl",
             TORCHVISION_OF_ANOTHER_TORCH,
             "is built for CUDA 13, but torch's wheel brings CUDA 12.8",
-        ),
-        (
-            "cu128-torch28-axolotl",
-            CLASHING_PACKAGES,
-            "two 1.0 requires third>=2, which excludes the third 1.0 that one 1.0",
         ),
         (
             "cu128-torch28-transformers",
