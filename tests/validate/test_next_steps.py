@@ -330,7 +330,6 @@ def test_a_hint_and_the_next_step_are_in_every_report() -> None:
         *lines_about(judged),
         report.markdown(verdict),
         run_files.junit(verdict),
-        run_files.html(verdict, {}),
     ]
 
     assert row["next_step"] == STEP and row["hints"]
@@ -345,7 +344,6 @@ def test_every_report_shows_the_next_step() -> None:
     assert row["next_step"] == STEP
     assert f"- imports/torch: {STEP}" in report.markdown(verdict)
     assert f"next: {STEP}" in run_files.junit(verdict)
-    assert f"<b>Next:</b> {STEP}" in run_files.html(verdict, {})
 
 
 def test_a_known_error_has_its_hint_above_the_step_of_the_claim() -> None:

@@ -69,8 +69,8 @@ def test_a_lock_of_which_no_record_is_known_is_unproven() -> None:
     assert "einops" in reason
 
 
-def test_what_is_built_from_source_is_named_as_not_compared() -> None:
+def test_what_the_build_makes_is_named_as_not_compared() -> None:
     status, reason, _ = judged(built=["antlr4"])
 
     assert status is Status.PASS
-    assert "built from source, with no wheel to compare with: antlr4" in reason
+    assert "made by the build, with no wheel to compare with: antlr4" in reason
