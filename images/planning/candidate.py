@@ -88,7 +88,7 @@ class Topic(StrEnum):
     SILENT_IF_RARE = "silently wrong results at rare shapes or in rare programs"
     LIMITS = "something that these releases cannot do together"
     LACKING = "an optional package, or a compiled extension, that the image lacks"
-    VERSIONS = "another version than the stack has or a package requires, or none"
+    VERSIONS = "another version than a package requires, or none"
     GPU_CODE = "GPUs on which a part runs by PTX or by another kernel, or that were not read"
     CUDA = "a part for another CUDA than its neighbour's"
     UNKNOWN = "a package of which nothing is known"
@@ -132,8 +132,6 @@ class Candidate:
     requested_archs: tuple[Arch, ...]
     """The GPU architectures that name or matrix ask for; empty: all that `binaries` cover."""
     profile: ResolvedProfile
-    stack: Mapping[str, str]
-    """Package -> version, as the stack of this torch pins them."""
     pins: Mapping[str, str]
     """Package -> version, of all that the image is to have."""
     optional: frozenset[str]

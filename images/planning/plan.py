@@ -507,7 +507,6 @@ def _make_candidate(
         toolkit_facts=facts.cuda.get(str(name.cuda)),
         requested_archs=tuple(requested_archs),
         profile=profile,
-        stack=stack_pins,
         pins=versions,
         optional=frozenset(matrix.optional),
         declined=declined,

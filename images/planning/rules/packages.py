@@ -60,16 +60,6 @@ def _check_companion(
     wheel_cuda, python = candidate.wheel_cuda, candidate.base.python
 
     if _fits(candidate, release):
-        # bitsandbytes may run a library for another CUDA minor than torch's.
-        library = (
-            release.library_for(wheel_cuda) if isinstance(release, BitsandbytesFacts) else None
-        )
-        if library and library != wheel_cuda:
-            yield warn(
-                Topic.CUDA,
-                f"{name} runs its CUDA {library} library beside torch's CUDA {wheel_cuda}, which "
-                "works within a CUDA major: nothing needs to be done",
-            )
         return
 
     way_out = _say_which_release_fits(candidate, package, releases)
@@ -174,46 +164,22 @@ def _say_which_release_fits(
     )
 
 
-def check_xformers_archs(candidate: Candidate) -> Iterator[Finding]:
-    """Warn about GPU architectures that xformers has no code for, or refuses as too new.
+def warn_about_xformers_archs(candidate: Candidate) -> Iterator[Finding]:
+    """Warn about GPU architectures that xformers refuses as too new.
 
     Nothing is yielded if the image does not pin xformers, or facts.yaml does not know its release.
+    `choose` says for which GPUs it has no code: torch's own attention runs there.
     """
     release = candidate.facts.xformers.get(candidate.pins.get("xformers", ""))
     if release is None:
         return
-
-    without_kernels, refused, by_ptx_only = [], [], []
-    for arch in candidate.supported_archs:
-        # How a GPU of `arch` runs xformers' code: as `cubin` (machine code), by `ptx`, or `no`.
-        fit = release.covers(arch)
-        if fit == "no":
-            without_kernels.append(arch)
-        # xformers may refuse a GPU although it has code for it. Such a GPU does not use its PTX.
-        if release.refuses(arch):
-            refused.append(arch)
-        elif fit == "ptx":
-            by_ptx_only.append(arch)
-
-    if without_kernels:
-        archs = _joined(without_kernels)
-        text = (
-            f"xformers has no kernels for {archs}, so it calls torch's own attention there: "
-            "nothing needs to be done"
-        )
-        yield warn(Topic.GPU_CODE, text)
+    refused = [arch for arch in candidate.supported_archs if release.refuses(arch)]
     if refused:
         yield warn(
             Topic.GPU_CODE,
             f"xformers refuses {_joined(refused)} as too new for its CUTLASS and FlashAttention 3 "
             "operators, so only torch's own flash attention is left there: give it float16 or "
             "bfloat16 inputs, the only ones that it takes",
-        )
-    if by_ptx_only:
-        yield warn(
-            Topic.GPU_CODE,
-            f"xformers has no machine code for {_joined(by_ptx_only)}, so its attention calls "
-            "torch's own kernels there: nothing needs to be done",
         )
 
 
@@ -251,18 +217,6 @@ def _is_known(candidate: Candidate, name: str, version: str) -> bool:
     if name in ("torch", "triton") or name in expectations.WITHOUT_CODE_FOR_GPUS:
         return True
     return version in candidate.facts.releases_of(name)
-
-
-def warn_about_replaced_pins(candidate: Candidate) -> Iterator[Finding]:
-    """Warn where the profile pins another version than the stack, the set of pins for its torch."""
-    for name, version in candidate.profile.pins.items():
-        stack_version = candidate.stack.get(name)
-        if stack_version not in (None, version):
-            yield warn(
-                Topic.VERSIONS,
-                f"the profile {candidate.name.profile} pins {name} {version} "
-                f"instead of the stack's {stack_version}: nothing needs to be done",
-            )
 
 
 def warn_about_private_packages(candidate: Candidate) -> Iterator[Finding]:

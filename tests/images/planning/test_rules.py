@@ -302,11 +302,6 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
     [
         # Another CUDA or other code than the name says.
         ("cu126-torch25", SOURCES, "minor version compatibility"),
-        (
-            "cu129-torch28",
-            with_stack("2.8", bitsandbytes="0.50.2"),
-            "runs its CUDA 12.8 library beside torch's CUDA 12.9",
-        ),
         ("cu126-torch27-sm90", BITSANDBYTES_WITH_PTX_ABOVE_SM80, "sm_90 only through PTX"),
         # Releases and packages of which no table knows anything.
         (
@@ -327,11 +322,6 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
             "-- cu126-torch27 own` compiles it): the image is built without own, unless a folder",
         ),
         # Pins of a profile.
-        (
-            "cu124-torch25-colossalai",
-            SOURCES,
-            "pins transformers 4.51.3 instead of the stack's 4.57.6",
-        ),
         ("cu128-torch28-axolotl", SOURCES, "vllm 0.11.0 requires xformers==0.0.32.post1"),
         ("cu130-torch213-axolotl", REAL, "axolotl 0.19.0 requires xformers"),
         # Optional packages that the image lacks.
