@@ -1,6 +1,6 @@
 """Measure how long an image takes to build from nothing, beside two other ways to its packages.
 
-    python -m tools.cold_build cu130-torch211 --repeat 3 --json cold.json
+    python -m tools.cold_build cu130-torch211 --repeat 3
 
 Three sides are measured in turns, on one engine and without any cache:
 
@@ -16,7 +16,6 @@ packages out.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import subprocess
@@ -25,10 +24,9 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import typer
 from uv import find_uv_bin
@@ -44,8 +42,7 @@ from images.context.render import Context
 from images.engine import Engine, private_engine
 from images.engine.buildkit import BuildEvent
 from images.engine.progress import Progress
-from images.errors import UserError, failed, problem_of, wrong
-from images.host import checkout
+from images.errors import failed
 from images.locking import lock_file, uv
 from images.locking.inputs import LockInputs, lock_inputs
 from images.reproduction.cold_builds import nothing_new_kept, on_own_layer, with_own_wheels
@@ -77,25 +74,13 @@ CMD ["bash"]
 _PIP = "/opt/venv/bin/pip install --no-cache-dir --no-deps --require-hashes"
 
 
-class Run(TypedDict):
-    """One side, measured once."""
-
-    side: str
-    seconds: float
-    busy_before: int
-    """Percent of the processor time that others took in the second before."""
-
-
 def main(
     name: Annotated[str, typer.Argument(help="The image.")] = "cu130-torch211",
     repeat: Annotated[int, typer.Option(min=1, help="Runs of each side.")] = 3,
     short: Annotated[bool, typer.Option("--short", help="Small packages only, once.")] = False,
     engine: Annotated[str | None, typer.Option(help="Docker Engine; else DOCKER_HOST.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Gets all runs.")] = None,
 ) -> None:
     """Measure the cold build of an image beside two other ways, and print a table."""
-    if json_file:
-        _require_writable_file(json_file)
     sources = common.sources(None)
     (image,) = common.select_accepted([name], sources, exactly_one=True)
     lock = lock_file.read(image, sources.workspace.locks)
@@ -142,54 +127,13 @@ def main(
             "conventional": lambda: build(conventional, is_ours=False),
             "lower bound": lambda: unpack_wheels(locks, target, Path(folder)),
         }
-        runs = measure_in_turns(sides, repeat)
+        seconds = measure_in_turns(sides, repeat)
         facts = docker_engine.facts
 
-    result = {
-        "image": name,
-        "short": short,
-        "packages": sum(content.count(b"==") for content in locks.values()),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": checkout.commit(sources.workspace.root),
-        "engine": facts.version,
-        "cores": facts.cpus,
-        "runs": runs,
-    }
-    typer.echo(f"{name}, Docker {facts.version}, {facts.cpus} cores, {repeat} runs in turns")
-    show_and_write(runs, result, json_file)
-
-
-def _require_writable_file(file: Path) -> None:
-    """Raise UserError, before anything is measured, if a file can't be written."""
-    folder = file.absolute().parent
-    if not folder.is_dir():
-        cause = f"there is no folder {folder}"
-    elif file.is_dir():
-        cause = "this is a folder"
-    elif not os.access(file if file.exists() else folder, os.W_OK):
-        cause = "you may not write there"
-    else:
-        return
-    then = "name a file that you may write with --json, in a folder that exists"
-    raise wrong(str(file), cause, then)
-
-
-def show_and_write(
-    runs: Sequence[Run], result: Mapping[str, object], json_file: Path | None
-) -> None:
-    """Print the table of what was measured, and write all of it (`result`) to a file, if any.
-
-    Measuring takes long, so the table is printed first. Raises UserError if the file can't be
-    written.
-    """
-    for line in table(runs):
+    packages = sum(content.count(b"==") for content in locks.values())
+    typer.echo(f"{name} ({packages} packages), Docker {facts.version}, {facts.cpus} cores")
+    for line in table(seconds):
         typer.echo(line)
-    if not json_file:
-        return
-    try:
-        json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(problem_of(error, str(json_file)), code=1) from None
 
 
 def conventional_context(
@@ -277,50 +221,29 @@ def _unpack(place: Path, requirements: bytes, target: LockInputs) -> None:
         raise failed("uv", process.stderr.strip(), then)
 
 
-def measure_in_turns(sides: Mapping[str, Callable[[], float]], repeat: int) -> list[Run]:
-    """Measure each side `repeat` times, in turns: what changes on the machine then hits all."""
-    runs = []
+def measure_in_turns(
+    sides: Mapping[str, Callable[[], float]], repeat: int
+) -> dict[str, list[float]]:
+    """Return the seconds of each side, measured `repeat` times.
+
+    The sides take turns: what changes on the machine then hits all.
+    """
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(repeat):
         for side, measure in sides.items():
             # What the run before has written is on the disk before the next one begins.
             os.sync()
-            busy = busy_percent()
-            seconds = round(measure(), 1)
-            say(f"{side}: {seconds} s")
-            runs.append(Run(side=side, seconds=seconds, busy_before=busy))
-    return runs
+            seconds[side].append(measure())
+            say(f"{side}: {seconds[side][-1]:.1f} s")
+    return seconds
 
 
-def busy_percent() -> int:
-    """Wait one second, and return the percentage of processor time that was not idle in it.
-
-    Over all cores of the machine. Raises OSError where there is no /proc/stat.
-    """
-
-    def read() -> tuple[int, int]:
-        """Return the processor time since the start of the machine: all, and idle (with iowait)."""
-        # user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
-        numbers = [int(text) for text in Path("/proc/stat").read_text().split()[1:9]]
-        return sum(numbers), numbers[3] + numbers[4]
-
-    total_before, idle_before = read()
-    time.sleep(1)
-    total, idle = read()
-    return round(100 * (1 - (idle - idle_before) / (total - total_before)))
-
-
-def table(runs: Sequence[Run]) -> list[str]:
+def table(seconds_of_sides: Mapping[str, Sequence[float]]) -> list[str]:
     """Return a Markdown table with a row for each side."""
-    rows = [
-        "| side | median | range | machine busy before |",
-        "|---|---|---|---|",
-    ]
-    for side in dict.fromkeys(row["side"] for row in runs):
-        seconds = [row["seconds"] for row in runs if row["side"] == side]
-        busy = [row["busy_before"] for row in runs if row["side"] == side]
-        median = statistics.median(seconds)
-        limits = f"{min(seconds):.0f} to {max(seconds):.0f} s"
-        rows.append(f"| {side} | {median:.1f} s | {limits} | {min(busy)} to {max(busy)} % |")
+    rows = ["| side | median | all |", "|---|---|---|"]
+    for side, seconds in seconds_of_sides.items():
+        every = ", ".join(f"{value:.1f}" for value in sorted(seconds))
+        rows.append(f"| {side} | {statistics.median(seconds):.1f} s | {every} s |")
     return rows
 
 

@@ -1,7 +1,6 @@
 """The measurement of cold builds works, and leaves nothing in the engine."""
 
-import json
-from pathlib import Path
+import re
 
 import pytest
 
@@ -16,22 +15,19 @@ pytestmark = pytest.mark.engine
 
 
 def test_a_short_cold_build_is_measured_on_all_sides_and_leaves_nothing(
-    engine: Engine, base: BaseContext, trixie: Other, tmp_path: Path
+    engine: Engine, base: BaseContext, trixie: Other
 ) -> None:
     """It runs on an engine of its own, as it removes what others add to the build cache."""
     if base.origin == "bootstrapped":
         trixie.take(base.reference, engine)  # making it again would show nothing
-    file = tmp_path / "cold.json"
     with connect(trixie.url) as other:
         before = {record.id for record in build_cache(other)}
-        arguments = (NAME, "--short", "--engine", trixie.url, "--json", str(file))
+        arguments = (NAME, "--short", "--engine", trixie.url)
 
         finished = commands.tool("cold_build", *arguments)
 
         assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
         assert {record.id for record in build_cache(other)} == before
         assert not other.sdk.images("truetag-cold-build")
-    runs = json.loads(file.read_text())["runs"]
-    assert [row["side"] for row in runs] == ["ours", "conventional", "lower bound"]
-    assert all(row["seconds"] > 0 for row in runs)
-    assert "| ours | " in finished.stdout
+    sides = re.findall(r"^\| (.+?) \| [0-9.]+ s \|", finished.stdout, re.MULTILINE)
+    assert sides == ["ours", "conventional", "lower bound"]

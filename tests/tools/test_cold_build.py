@@ -1,30 +1,8 @@
-"""The measurement of cold builds loses nothing of what it measured."""
-
-from pathlib import Path
+"""The measurement of cold builds explains wrong arguments."""
 
 import pytest
 
-from images.errors import UserError
 from tests.support import commands
-from tools.cold_build import Run, show_and_write
-
-RUNS = [Run(side="ours", seconds=300.0, busy_before=1)]
-
-
-@pytest.mark.parametrize(
-    ("file", "cause"),
-    [("nosuch/cold.json", "there is no folder"), ("", "this is a folder")],
-)
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
-    file: str, cause: str, tmp_path: Path
-) -> None:
-    path = tmp_path / file
-
-    finished = commands.tool("cold_build", "--json", str(path), "--engine", "tcp://127.0.0.1:9")
-
-    assert finished.returncode == 2
-    assert f"{path}: {cause}" in finished.stderr
-    assert "next: name a file" in finished.stderr
 
 
 @pytest.mark.parametrize(
@@ -47,12 +25,3 @@ def test_a_wrong_argument_gets_place_cause_and_next_step(
     assert message.startswith("error ")
     assert cause in message
     assert "next: " in message
-
-
-def test_the_table_is_shown_although_its_file_cannot_be_written(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(UserError, match="/dev/full"):
-        show_and_write(RUNS, {"runs": RUNS}, Path("/dev/full"))
-
-    assert "| ours | 300.0 s |" in capsys.readouterr().out
