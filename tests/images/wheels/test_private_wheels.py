@@ -174,18 +174,3 @@ def test_the_recipe_has_the_private_wheel_that_the_lock_names(
 
     assert digests == {WHEEL: lock.layers["light"][0].hashes[0]}
     assert len(recipes) == 2
-
-
-def test_a_default_index_of_the_same_name_is_refused_before_any_step_gets_the_login(
-    private: Image, lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = tmp_path / "wheels"
-    private_wheels.obtain(private, lock, cache=cache)
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "Acme.Corp=https://pypi.example/simple")
-
-    # The wheel is at hand now, and the build is refused all the same.
-    problem = problem_of_obtaining(private, lock, cache)
-
-    assert "UV_INDEX_ACME_CORP_PASSWORD. The private index acme-corp" in problem
-    assert "without `Acme.Corp=` in front of it" in problem
-    assert PASSWORD not in problem
