@@ -4,7 +4,6 @@ Such a setting can make a computation take another path than the one that was va
 variables that the claim names are recorded, because an environment can hold secrets.
 """
 
-import ast
 import contextlib
 import fnmatch
 import hashlib
@@ -102,8 +101,6 @@ class StartFile(TypedDict):
     """Distributions that list it."""
     of_debian: bool
     """It is as a Debian package brought it."""
-    does_nothing: bool
-    """It has nothing but comments and docstrings."""
 
 
 class StartFlags(TypedDict):
@@ -257,24 +254,7 @@ def find_start_files(start: Start, distributions: tuple[Distribution, ...]) -> I
             "file": path,
             "owners": list(owners.get(path, ())),
             "of_debian": is_as_debian_brought(path, debian.read_package_files()),
-            "does_nothing": does_nothing(Path(path)),
         }
-
-
-def does_nothing(file: Path) -> bool:
-    """Return whether a Python file has nothing but comments and docstrings.
-
-    False for a file that can't be read or parsed.
-    """
-    try:
-        statements = ast.parse(file.read_text(encoding="utf-8", errors="replace")).body
-    except (OSError, SyntaxError, ValueError):
-        return False
-    for statement in statements:
-        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-        if not is_text:
-            return False
-    return True
 
 
 def is_as_debian_brought(path: str, packages: debian.PackageFiles) -> bool:
@@ -400,9 +380,9 @@ def find_start_faults(start: PythonStart, start_files: Mapping[str, str]) -> Ite
     if start["flags"]["optimize"]:
         yield "Python starts with optimisation (PYTHONOPTIMIZE), so every `assert` is gone"
     for file in start["code"]:
-        is_harmless = file["owners"] or file["of_debian"] or file["does_nothing"]
+        is_brought = file["owners"] or file["of_debian"]
         name = PurePosixPath(file["file"]).name
-        if not is_harmless and not matches(name, start_files):
+        if not is_brought and not matches(name, start_files):
             yield (
                 f"{file['file']} runs at every start of Python, and belongs to no installed package"
             )

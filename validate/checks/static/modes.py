@@ -8,7 +8,6 @@ folder. What others than root can change may be changed after it was validated.
 import contextlib
 import os
 import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -38,7 +37,6 @@ SETTINGS = Settings(
 )
 
 _MOST_LISTED = 60
-_DAY = 86400
 _PRIVILEGES = stat.S_ISUID | stat.S_ISGID
 _FOR_EVERYBODY = ("/tmp", "/var/tmp")
 _OUR_FOLDERS_FOR_EVERYBODY = ("/workspace", "/home/trainer", "/home/trainer/.cache")
@@ -62,9 +60,6 @@ _READ_BY_EVERY_PROGRAM = (
 _DEBIANS_FOR_ALL = ("/usr/bin/", "/usr/sbin/", "/usr/lib/", "/usr/include/")
 _OF_USERS = ("/opt/", "/usr/local/", "/srv/", "/workspace/")
 """Folders in which people put files that the image's user is to read."""
-_FIRST_ON_PATH = ("/usr/local/bin", "/usr/local/sbin")
-"""Folders that a shell searches before Debian's own. No package has files there: an entry point
-lies there."""
 _PROGRAM_HEADERS = (b"\x7fELF", b"#!")
 
 
@@ -206,7 +201,7 @@ def list_needed(paths: Mapping[str, os.stat_result]) -> NeededPaths:
 
 
 def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
-    """Return the paths of an image that have a wrong mode, owner or date -> what is wrong.
+    """Return the paths of an image that have a wrong mode or owner -> what is wrong.
 
     `paths` is all of the image: path -> what lstat says of it. If a folder has a fault, the paths
     below it are left out.
@@ -218,9 +213,7 @@ def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
 
     # Files that only root may change, and the folders above them: whoever can change a folder can
     # replace the files in it.
-    for_root_only = with_folders_above(
-        validated | files_of_debian.packages.keys() | find_open_programs(paths)
-    )
+    for_root_only = with_folders_above(validated | files_of_debian.packages.keys())
     # Files that every user must be able to read. Debian's programs that run with more rights than
     # their caller's (setuid) may be closed to some users.
     for_all = set(validated)
@@ -236,7 +229,6 @@ def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
         find_changeable(paths, for_root_only),
         find_unreadable_for(image_user, user, paths),
         find_unreadable_for_all(paths, for_all),
-        find_future(paths),
     ):
         faults.update(only_topmost(dict(faults_of_kind)))
     return faults
@@ -311,18 +303,6 @@ def find_changeable(
             yield path, "is a folder for everybody to put files into: `chmod o-w`"
         elif facts.st_mode & stat.S_IWOTH:
             yield path, "may be changed by every user: `chmod o-w`"
-
-
-def find_open_programs(paths: Mapping[str, os.stat_result]) -> set[str]:
-    """Return the paths that every user may change, in the folders that a shell searches first.
-
-    A user could put a program there that all others run.
-    """
-    open_programs = set()
-    for path, facts in paths.items():
-        if path.startswith(_FIRST_ON_PATH) and facts.st_mode & stat.S_IWOTH:
-            open_programs.add(path)
-    return open_programs
 
 
 def is_everybodys(path: str) -> bool:
@@ -413,18 +393,6 @@ def list_named_folders(environment: UserEnvironment) -> list[str]:
         if entry.startswith("/") and entry.strip("/"):
             folders.append(entry.rstrip("/"))
     return folders
-
-
-def find_future(paths: Mapping[str, os.stat_result]) -> Iterator[tuple[str, str]]:
-    """Yield files that are dated more than a day ahead, with the date. A wrong clock may do that.
-
-    make and ninja would build again, each time, everything that depends on such a file.
-    """
-    tomorrow = time.time() + _DAY
-    for path, facts in paths.items():
-        if facts.st_mtime > tomorrow and not is_link(facts) and not is_everybodys(path):
-            date = time.strftime("%Y-%m-%d", time.gmtime(facts.st_mtime))
-            yield path, f"is dated {date}, in the future: `touch`"
 
 
 def is_program(path: str, facts: os.stat_result) -> bool:
