@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
 _COLOURS = {
-    **dict.fromkeys(("PASS", "ok", "fresh"), "green"),
+    **dict.fromkeys(("PASS", "ok"), "green"),
     **dict.fromkeys(("FAIL", "refused", "error"), "bold red"),
-    **dict.fromkeys(("KNOWN", "UNPROVEN", "no lock", "stale", "warning", "due"), "yellow"),
-    **dict.fromkeys(("NOT_APPLICABLE", "impossible"), "dim"),
-    **dict.fromkeys(("note", "leased"), "cyan"),
+    **dict.fromkeys(("KNOWN", "UNPROVEN", "no lock", "stale", "warning"), "yellow"),
+    "NOT_APPLICABLE": "dim",
+    "note": "cyan",
 }
 _STATE = re.compile(rf"^(?! )(?:.*?\s)?({'|'.join(_COLOURS)})(?=[:,\s]|$)")
 
