@@ -1,11 +1,13 @@
-"""junit.xml: escaped, and with everything that a CI system needs."""
+"""junit.xml: escaped, and with everything that a CI system needs. report.md: issues are links."""
 
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from images.building import run_files
 from validate.claims import Claim, Tier
+from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
@@ -76,3 +78,12 @@ def test_junit_holds_what_a_crash_printed() -> None:
 
     assert failure is not None
     assert "red" in (failure.text or "")
+
+
+def test_issues_are_links_in_the_report(tmp_path: Path) -> None:
+    verdict = verdict_on(judged(Status.FAIL, reason="silently wrong (pytorch#196678)"))
+
+    run_files.record_validation(tmp_path, Evidence(image="i", digest="", records=()), verdict)
+
+    link = "[pytorch#196678](https://github.com/pytorch/pytorch/issues/196678)"
+    assert link in (tmp_path / "report.md").read_text()
