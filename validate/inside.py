@@ -3,19 +3,20 @@
     docker run --rm --gpus all IMAGE validate
 
 `build` judges with the suite and the claims of its checkout. This copy serves people who have only
-the image.
+the image. With `--nodes`, it measures on two machines together (validate/two_machines.py).
 """
 
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from validate import checks, elsewhere, host_faults, report, suite, terminal
+from validate import checks, elsewhere, host_faults, report, suite, terminal, two_machines
 from validate.checks import RunAs
 from validate.claims import GPU_TIERS, STANDS_ON, Claim, ClaimSet, Tier
 from validate.derived import (
@@ -26,9 +27,10 @@ from validate.derived import (
     parse_declaration,
 )
 from validate.environment import host, nvml
-from validate.evidence import Evidence
+from validate.evidence import Evidence, Outcome
 from validate.judge import ClaimVerdict, Verdict, explain, judge
 from validate.judging import Status, plural
+from validate.nodes import NODES, SHARED_FOLDER
 
 CLAIMS = Path(__file__).resolve().parent.parent / "claims.json"
 """The claims of the image that our build made: it puts them beside the suite."""
@@ -46,13 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     arguments: those of the command line, without the program's name; None: sys.argv's.
     """
-    options = _parser().parse_args(arguments)
+    options = parse_options(arguments)
     try:
         all_claims = _claims_of_image()
     except (OSError, ValueError, LookupError, TypeError) as error:
         _complain(f"{CLAIMS} holds no claims: {error}")
         return _CANNOT_RUN
 
+    if options.nodes:
+        of_nodes = all_claims.where(lambda claim: claim.tier is Tier.MULTINODE)
+        return _judge_on_two_machines(options, of_nodes)
     # Without --tier, measure all tiers that can be measured here. The output says why others can't.
     tiers = [Tier(tier) for tier in options.tier] if options.tier else default_tiers()
     # Without a driver every GPU claim would fail for the same reason: say it once and stop.
@@ -63,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Some claims can't be measured from inside.
     claims = all_claims.where(lambda claim: not reason_left_out(claim))
     try:
-        evidence = _measure(claims.in_tiers(tiers), tiers)
+        jobs = len(os.sched_getaffinity(0))
+        evidence = _measure(claims.in_tiers(tiers), tiers, jobs=jobs)
     except OSError as error:
         advice = "the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`."
         _complain(f"{error}; {elsewhere.with_replacements(advice)}")
@@ -76,6 +82,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     not_run = "" if options.tier else _why_tiers_are_left_out(tiers)
     _print_verdict(verdict, not_run, left_out, as_json=options.json, everything=options.all)
     return 1 if verdict.overall is Status.FAIL else 0
+
+
+def _judge_on_two_machines(options: argparse.Namespace, claims: ClaimSet) -> int:
+    """Measure the claims together with the other node, and return the exit status.
+
+    The first node judges and prints the verdict. The second one ends with the same exit status.
+    """
+    hosts = options.nodes.split(",")
+    place = two_machines.Place(hosts=hosts, node=options.node, shared=options.shared)
+    tiers = [Tier.MULTINODE]
+    # Claims of a rehearsal, which say how many ranks there are, need no GPU.
+    no_driver = "" if claims.claims[0].expect["ranks"] else _missing_driver(tiers)
+    if no_driver:
+        _complain(no_driver)
+        return _CANNOT_RUN
+    try:
+        meeting = two_machines.join(place, claims)
+        # Both nodes must be at the same probe, so each runs one at a time.
+        evidence = _measure(
+            meeting.claims, tiers, jobs=1, seed=meeting.seed, variables=meeting.variables
+        )
+    except (two_machines.NodesError, nvml.DriverError, OSError) as error:
+        _complain(str(error))
+        return _CANNOT_RUN
+
+    faults = evidence.host["faults"]
+    if place.node != 0:
+        # What the ranks of both nodes measured is with the first one. It must not pass if a probe
+        # of this one did not end well.
+        lines = []
+        for record in evidence.records:
+            if record.outcome is not Outcome.COMPLETED:
+                lines.append(record.progress_line())
+        meeting.peer.send({"problem": "; ".join(lines)} if lines else {"faults": faults})
+        status: int = meeting.message.result()["status"]
+        return status
+
+    faults_there = meeting.message.result()["faults"]
+    faults = [*faults, *(f"{place.other}: {fault}" for fault in faults_there)]
+    evidence = replace(evidence, host={"faults": faults})
+    verdict = explain(judge(meeting.claims, evidence, tiers))
+    _print_verdict(verdict, "", [], as_json=options.json, everything=options.all)
+    status = 1 if verdict.overall is Status.FAIL else 0
+    meeting.peer.send({"status": status})
+    shutil.rmtree(meeting.folder, ignore_errors=True)
+    return status
 
 
 def _claims_of_image() -> ClaimSet:
@@ -178,12 +230,20 @@ def describe_left_out(of_image: ClaimSet, unread: Sequence[ClaimVerdict]) -> lis
     return lines
 
 
-def _measure(claims: ClaimSet, tiers: Sequence[Tier]) -> Evidence:
+def _measure(
+    claims: ClaimSet,
+    tiers: Sequence[Tier],
+    *,
+    jobs: int,
+    seed: int | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Evidence:
     """Run the probes that measure these claims, and return the evidence: what they measured.
 
     Progress is reported on stderr. The evidence also has the faults of the machine.
 
     tiers: those of the claims, only to be named in the report.
+    jobs: how many groups of probes run at once. `seed` and `variables` are those of suite.run.
 
     Raises OSError if the suite cannot write its temporary files.
     """
@@ -198,12 +258,10 @@ def _measure(claims: ClaimSet, tiers: Sequence[Tier]) -> Evidence:
         # Probes are processes of their own, and read their claims from this file.
         file.write(claims.dumps())
         file.flush()
-        for record in suite.run(claims, Path(file.name), jobs=len(os.sched_getaffinity(0))):
+        path = Path(file.name)
+        for record in suite.run(claims, path, jobs=jobs, seed=seed, variables=variables):
             records.append(record)
-            sys.stderr.write(
-                f"{len(records)}/{count}  measured {record.probe} in {record.seconds:.1f} s "
-                f"({record.outcome})\n"
-            )
+            sys.stderr.write(f"{len(records)}/{count}  {record.progress_line()}\n")
 
     faults = host_faults.of_machine(host.read())
     # A container cannot know the digest of its image.
@@ -286,6 +344,28 @@ def _complain(text: str) -> None:
     sys.stderr.write(f"validate: {text}\n")
 
 
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options of `validate`'s command line in an image (None: sys.argv's).
+
+    Raises SystemExit if they are wrong, or do not go together.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.nodes is None:
+        return options
+    hosts = set(options.nodes.split(","))
+    if len(hosts) != NODES or "" in hosts:
+        parser.error(f"--nodes takes two hosts, `--nodes gpu-1,gpu-2`, not {options.nodes!r}")
+    if options.node not in range(NODES):
+        parser.error(
+            "which of the two nodes is this machine? Add --node 0 on the first host of --nodes, "
+            "and --node 1 on the second (in a task of Slurm, SLURM_NODEID says it)"
+        )
+    if options.tier:
+        parser.error("--nodes measures the tier multinode only: leave out --tier")
+    return options
+
+
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of `validate`'s command line in an image."""
     parser = argparse.ArgumentParser(
@@ -294,7 +374,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tier",
         action="append",
-        # Two nodes are two containers, and this is one.
+        # Two nodes are two containers: see --nodes.
         choices=[tier.value for tier in Tier if tier is not Tier.MULTINODE],
         help=(
             "repeat it for several (default: static and cpu, gpu where there is a GPU, multigpu "
@@ -306,5 +386,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--json", action="store_true", help="verdict.json, on stdout and nothing else"
+    )
+    nodes = parser.add_argument_group(
+        "two machines", "Start it on both at once, in the same image. The first prints the verdict."
+    )
+    nodes.add_argument("--nodes", metavar="HOST,HOST", help="measure the tier multinode on both")
+    nodes.add_argument(
+        "--node",
+        metavar="NUMBER",
+        type=int,
+        default=os.environ.get("SLURM_NODEID"),
+        help="which of the two this machine is: 0 or 1 (default: SLURM_NODEID)",
+    )
+    nodes.add_argument(
+        "--shared",
+        metavar="FOLDER",
+        type=Path,
+        default=Path(SHARED_FOLDER),
+        help=f"a folder that both see (default: {SHARED_FOLDER}, where you mount it)",
     )
     return parser

@@ -190,6 +190,7 @@ def run(
     timeout: float | None = None,
     user: UserEnvironment | None = None,
     seed: int | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Record]:
     """Run the programs (probes) that test these claims, and yield the record of each as it ends.
 
@@ -202,6 +203,7 @@ def run(
     user: the user whose environment the probes look at. The probes themselves run with the
         variables of this process. None: the user of this process.
     seed: what probes draw random inputs with; None: a new one.
+    variables: further environment variables of the probes.
     """
     # Claims that are known to be unproven are not tested.
     to_measure = [claim for claim in claims.of_container().claims if not claim.unproven]
@@ -216,6 +218,7 @@ def run(
     if seed is None:
         seed = secrets.randbelow(1 << 31)
     environ = {**_environment_of_probes(probes, user), **seeding.seed_variable(seed)}
+    environ |= variables or {}
     python = shutil.which("python3", path=environ.get("PATH")) or sys.executable
     groups, one_by_one = _form_groups(probes)
     with tempfile.TemporaryDirectory(prefix="validate-") as scratch:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from validate.claims import Claim, ClaimSet, Tier
-from validate.inside import describe_left_out, reason_left_out, split_unread
+from validate.inside import describe_left_out, parse_options, reason_left_out, split_unread
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
@@ -151,3 +151,38 @@ def test_nothing_is_said_where_nothing_is_left_out() -> None:
     of_image = ClaimSet(image="x", claims=(make_claim("pins/torch", "static.pins"),))
 
     assert describe_left_out(of_image, []) == []
+
+
+def test_a_task_of_slurm_knows_which_node_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NODEID", "1")
+
+    assert parse_options(["--nodes", "gpu-1,gpu-2"]).node == 1
+    assert parse_options(["--nodes", "gpu-1,gpu-2", "--node", "0"]).node == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--nodes gpu-1", "--nodes takes two hosts, `--nodes gpu-1,gpu-2`, not 'gpu-1'"),
+        ("--nodes gpu-1,gpu-1 --node 0", "--nodes takes two hosts"),
+        ("--nodes gpu-1,gpu-2,gpu-3 --node 0", "--nodes takes two hosts"),
+        ("--nodes gpu-1, --node 0", "--nodes takes two hosts"),
+        # A variable that is not set.
+        ("--nodes= --node 0", "--nodes takes two hosts"),
+        ("--nodes gpu-1,gpu-2", "which of the two nodes is this machine? Add --node 0"),
+        ("--nodes gpu-1,gpu-2 --node 2", "which of the two nodes is this machine?"),
+        ("--nodes gpu-1,gpu-2 --node 0 --tier gpu", "leave out --tier"),
+    ],
+)
+def test_options_of_two_machines_that_do_not_go_together_are_refused(
+    options: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("SLURM_NODEID", raising=False)
+
+    with pytest.raises(SystemExit, match="2"):
+        parse_options(options.split())
+
+    assert words in capsys.readouterr().err

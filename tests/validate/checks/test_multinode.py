@@ -198,6 +198,41 @@ def test_connections_of_all_ranks_are_counted_and_named_beside_those_on_one_host
     )
 
 
+def on_two_machines(claim: Claim) -> Claim:
+    return replace(claim, expect={**claim.expect, "machines": 2})
+
+
+def test_two_machines_may_talk_over_any_transport_which_is_reported() -> None:
+    claim = on_two_machines(claim_about("transport"))
+    evidence = two_ranks({**SOCKETS, "between": {"NET/IB": 4}})
+
+    finding = judge_claim(claim, evidence)
+
+    assert finding.status is Status.PASS
+    assert finding.reason == "2 ranks on two nodes talk over NET/IB (8 connections)"
+    fails(judge_claim(claim_about("transport"), {**HEALTHY["transport"], **evidence}), "not over")
+
+
+def test_two_machines_of_whose_connections_nccl_says_nothing_fail() -> None:
+    evidence = two_ranks({**SOCKETS, "between": {}})
+
+    fails(judge_claim(on_two_machines(claim_about("transport")), evidence), "names no connection")
+
+
+def test_only_one_machine_measures_the_control_of_the_transport(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claim = claim_about("transport")
+    monkeypatch.setattr(_nodes, "measure", lambda *_: [("transport", {"ranks": []})])
+    monkeypatch.setattr(collectives, "measure_on_one_host", lambda _claim: {"ranks": []})
+
+    (of_one,) = collectives.measure([claim])
+    (of_two,) = collectives.measure([on_two_machines(claim)])
+
+    assert "control" in of_one[1]
+    assert "control" not in of_two[1]
+
+
 def test_nccls_log_tells_connections_between_nodes_from_those_within_one() -> None:
     log = cases(__file__, "log")
 

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,16 @@ def test_each_launcher_is_told_where_the_first_node_is_and_which_ranks_are_this_
 
     assert not set(OPTIONS[name].split()).difference(command)
     assert command[0] in (name, sys.executable)
+
+
+def test_on_two_machines_deepspeed_counts_gpus_from_0_on_each(
+    launch: _nodes.Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_nodes, "program_path", lambda program: program)
+
+    command = rendezvous.deepspeed(replace(launch, machines=2))
+
+    assert "--include=node-0:0,1@node-1:0,1" in command
 
 
 def test_deepspeeds_hostfile_has_the_gpus_of_the_machine_on_each_node(

@@ -329,6 +329,8 @@ def run_rank(
             """Write a line of this rank's report (`read_report`), for all to read at once."""
             report.write(json.dumps(entry) + "\n")
             report.flush()
+            # On NFS, another machine sees it only then.
+            os.fsync(report.fileno())
 
         write({"pid": os.getpid()})
         # Join the other ranks in one group.

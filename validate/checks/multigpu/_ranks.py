@@ -333,6 +333,7 @@ class RanksExpect(TypedDict, total=False):
     device: str  # `cuda`, or `cpu` in a rehearsal
     ranks: int | None  # how many; None: the claims were written without a host
     nodes: int  # on how many nodes they run, as many on each; missing: on one
+    machines: int  # on how many machines the nodes are; missing: on one
 
 
 class Rank(TypedDict, total=False):

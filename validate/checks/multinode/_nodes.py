@@ -1,10 +1,11 @@
-"""Run ranks on two nodes, which are containers of one machine, and collect their evidence.
+"""Run ranks on two nodes, and collect their evidence.
 
-The host starts the suite in both containers, with the same claims (images/validation/containers.py,
-`node_environments`). They share a network and one folder, as nodes of a cluster share a file
-system. Each probe runs on both nodes at once. It meets the probe of the other node for each launch,
-so that both launch the same, and starts its own node's ranks. The first node yields the evidence of
-all ranks; the other one yields nothing.
+The nodes are two containers of one machine (images/validation/containers.py, `node_environments`),
+or two machines (validate/two_machines.py). The suite runs on both with the same claims. They share
+a network and one folder, as nodes of a cluster share a file system. Each probe runs on both nodes
+at once. It meets the probe of the other node for each launch, so that both launch the same, and
+starts its own node's ranks. The first node yields the evidence of all ranks; the other one yields
+nothing.
 """
 
 import json
@@ -20,7 +21,13 @@ from typing import Any
 from validate.checks.multigpu import _launch
 from validate.claims import Claim
 from validate.harness.forked import find_free_port
-from validate.nodes import ADDRESSES_VARIABLE, NODE_VARIABLE, NODES, SHARED_FOLDER
+from validate.nodes import (
+    ADDRESSES_VARIABLE,
+    FOLDER_VARIABLE,
+    NODE_VARIABLE,
+    NODES,
+    SHARED_FOLDER,
+)
 
 START_SECONDS = 300.0
 """How long ranks may take to join the other node's. They take 10 to 30 s on an idle machine, and
@@ -51,6 +58,8 @@ class Launch:
     """That of each node."""
     port: int
     """One that is free on the first node."""
+    machines: int = 1
+    """On how many machines the nodes are. On one, each has its part of the GPUs' numbers."""
 
     @property
     def ranks_of_node(self) -> int:
@@ -150,7 +159,7 @@ def meet(name: str, probe: str, claims: Sequence[Claim]) -> Launch:
     NodeMissingError if the other node does not come in time.
     """
     node = int(os.environ[NODE_VARIABLE])
-    folder = Path(SHARED_FOLDER, "nodes", name)
+    folder = Path(os.environ.get(FOLDER_VARIABLE, SHARED_FOLDER), "nodes", name)
     folder.mkdir(parents=True, exist_ok=True)
     port = 0
     if node == 0:
@@ -165,6 +174,7 @@ def meet(name: str, probe: str, claims: Sequence[Claim]) -> Launch:
         folder=folder,
         addresses=os.environ[ADDRESSES_VARIABLE].split(","),
         port=ports[0],
+        machines=claims[0].expect.get("machines", 1),
     )
 
 
@@ -193,6 +203,9 @@ def wait_for_nodes(folder: Path, node: int, event: str) -> list[Any]:
                 f"{MEETING_SECONDS:g} s: see above how it ended there, and give the command again "
                 "with `--claim` and this claim"
             )
+        # Touching the folder makes a client of NFS ask its server. Otherwise it may remember for
+        # 30 s that a file is missing (nfs(5), acdirmin).
+        os.utime(folder)
         time.sleep(_POLL_SECONDS)
     return [json.loads(file.read_text()) for file in files]
 

@@ -1,8 +1,9 @@
 """two-nodes: collectives must be exact between two nodes, and NCCL must take the network.
 
-NCCL is told by NCCL_HOSTID that the nodes are two hosts. Otherwise the ranks of one machine could
-talk over NVLink or shared memory, and nothing would be known of the network. So its log must name
-a socket for each connection between the nodes.
+If the nodes are on one machine, NCCL is told by NCCL_HOSTID that they are two hosts. Otherwise the
+ranks could talk over NVLink or shared memory, and nothing would be known of the network. So its log
+must name a socket for each connection between the nodes. Two machines have no other way than their
+network, whose transport is reported.
 """
 
 import os
@@ -38,10 +39,10 @@ _TWO_HOSTS = ("NCCL_HOSTID", "CUDA_VISIBLE_DEVICES", NODE_VARIABLE)
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each claim's subject and what all ranks measured; for `transport` also its control.
 
-    The control is the transport of the same ranks on one host.
+    The control is the transport of the same ranks on one host. Two machines need none.
     """
     for subject, evidence in _nodes.measure(__name__, claims):
-        if subject == "transport":
+        if subject == "transport" and claims[0].expect.get("machines", 1) == 1:
             (claim,) = [claim for claim in claims if claim.subject == subject]
             control = attempt(partial(measure_on_one_host, claim))
             evidence = {**evidence, "control": control}
@@ -139,8 +140,8 @@ class TransportControl(TypedDict, total=False):
     error: ErrorEvidence
 
 
-class TransportEvidence(TypedDict):
-    """The reports of all ranks, and the control."""
+class TransportEvidence(TypedDict, total=False):
+    """The reports of all ranks, and on one machine the control."""
 
     ranks: Sequence[TransportRank]
     control: TransportControl
@@ -150,12 +151,15 @@ def judge_transport(_subject: str, expect: RanksExpect, evidence: TransportEvide
     """Pass if all connections between the nodes are sockets, and those on one host are not.
 
     In the control the ranks are on one host, where NCCL has better ways than a socket. If its log
-    named sockets there, too, it would not tell whether NCCL takes the nodes for two hosts.
+    named sockets there, too, it would not tell whether NCCL takes the nodes for two hosts. Between
+    two machines, any connection passes.
     """
-    finding = judge_ranks(expect, evidence["ranks"], find_transport_problems, summarise_transport)
-    control = evidence["control"]
-    if finding.status is not Status.PASS:
+    is_one_machine = expect.get("machines", 1) == 1
+    find_problems = find_transport_problems if is_one_machine else find_missing_connections
+    finding = judge_ranks(expect, evidence["ranks"], find_problems, summarise_transport)
+    if finding.status is not Status.PASS or not is_one_machine:
         return finding
+    control = evidence["control"]
     if "error" in control:
         reason = f"ranks on one host did not run: {cause(control['error'])}"
         return failed(f"{PROVES_NOTHING}{reason}")
@@ -170,10 +174,15 @@ def judge_transport(_subject: str, expect: RanksExpect, evidence: TransportEvide
     return finding._replace(reason=f"{finding.reason}; on one host over {transports}")
 
 
-def find_transport_problems(rank: TransportRank) -> Iterator[str]:
-    """Yield what is wrong with a rank's connections to the other node."""
+def find_missing_connections(rank: TransportRank) -> Iterator[str]:
+    """Yield a problem if a rank has no connection to the other node."""
     if not rank["between"]:
         yield "NCCL's log names no connection between the nodes"
+
+
+def find_transport_problems(rank: TransportRank) -> Iterator[str]:
+    """Yield what is wrong with a rank's connections to the other node."""
+    yield from find_missing_connections(rank)
     others = [transport for transport in rank["between"] if transport != _SOCKET]
     if others:
         host_id = rank["taken"].get("NCCL_HOSTID", "not taken")
@@ -182,8 +191,12 @@ def find_transport_problems(rank: TransportRank) -> Iterator[str]:
 
 def summarise_transport(ranks: Sequence[TransportRank]) -> str:
     """Return in one line how many connections between the nodes the ranks have."""
-    count = sum(rank["between"][_SOCKET] for rank in ranks)
-    return f"{len(ranks)} ranks on two nodes talk over {_SOCKET} ({count} connections)"
+    counts: Counter[str] = Counter()
+    for rank in ranks:
+        counts.update(rank["between"])
+    count = sum(counts.values())
+    transports = listed(sorted(counts))
+    return f"{len(ranks)} ranks on two nodes talk over {transports} ({count} connections)"
 
 
 CLAIMS = {

@@ -81,14 +81,15 @@ def accelerate(launch: Launch) -> list[str]:
 def deepspeed(launch: Launch) -> list[str]:
     """Return the command of `deepspeed` on a node that it must not leave by ssh.
 
-    It sets CUDA_VISIBLE_DEVICES to the numbers that `--include` names for this node.
+    It sets CUDA_VISIBLE_DEVICES to the numbers that `--include` names for this node. The numbers of
+    a machine begin with 0.
     """
     hosts = [f"node-{node}" for node in range(NODES)]
     hostfile = launch.folder / f"hostfile-of-node{launch.node}"
     hostfile.write_text("".join(f"{host} slots={launch.ranks}\n" for host in hosts))
     included = []
     for node, host in enumerate(hosts):
-        first = node * launch.ranks_of_node
+        first = node * launch.ranks_of_node if launch.machines == 1 else 0
         slots = range(first, first + launch.ranks_of_node)
         included.append(f"{host}:{','.join(map(str, slots))}")
     return [

@@ -1,0 +1,66 @@
+"""validate.two_machines: what two nodes compare, and what each says of the other.
+
+Real machines are in tests/integration/test_two_machines.py.
+"""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from validate.two_machines import Greeting, NodesError, Peer, describe_difference
+
+ALIKE = Greeting(digest="4be0", ranks=8)
+
+
+def test_nodes_with_one_image_and_as_many_gpus_can_measure_together() -> None:
+    assert describe_difference(ALIKE, ALIKE, "node 1 (gpu-2)") == ""
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (
+            Greeting(digest="4be0", ranks=4),
+            "node 1 (gpu-2) can use 4 GPUs (a power of two), node 0 8: give both as many",
+        ),
+        (
+            Greeting(digest="9c1b", ranks=4),
+            "node 1 (gpu-2) has another image: its claims and checks have the digest 9c1b",
+        ),
+    ],
+)
+def test_nodes_with_other_gpus_or_another_image_cannot(second: Greeting, words: str) -> None:
+    assert words in describe_difference(ALIKE, second, "node 1 (gpu-2)")
+
+
+@pytest.fixture
+def connection() -> Iterator[tuple[Peer, socket.socket]]:
+    """Yield a node as this one sees it, and the other end of the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    with near, far:
+        yield Peer(near, "node 1 (gpu-2)"), far
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"status": 0', b"GET / HTTP/1.1\r\n"])
+def test_a_node_that_ends_or_is_another_program_has_no_verdict(
+    sent: bytes, connection: tuple[Peer, socket.socket]
+) -> None:
+    peer, far = connection
+    far.sendall(sent)
+    far.close()
+
+    with pytest.raises(NodesError, match=r"node 1 \(gpu-2\) ended before there was a verdict"):
+        peer.receive()
+
+
+def test_what_a_node_reports_is_said_on_the_other_too(
+    connection: tuple[Peer, socket.socket],
+) -> None:
+    peer, far = connection
+    Peer(far, "node 0 (gpu-1)").send({"problem": "/shared is not shared"})
+
+    with pytest.raises(NodesError, match=r"gpu-2.* reports: /shared is not shared"):
+        peer.receive()
