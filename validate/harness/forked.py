@@ -325,7 +325,9 @@ def map_on_all_cores(
         return
 
     processes = min(len(os.sched_getaffinity(0)), len(items))
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
+    # The pool ends its processes by SIGTERM, which they would ignore if their parent does.
+    obey = (signal.SIGTERM, signal.SIG_DFL)
+    with multiprocessing.get_context("fork").Pool(processes, signal.signal, obey) as pool:
         yield from pool.imap_unordered(function, items, chunk)
 
 

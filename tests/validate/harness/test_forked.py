@@ -15,6 +15,7 @@ from validate.harness.forked import (
     Work,
     find_descendants,
     fork_each,
+    map_on_all_cores,
     measure_in_fork,
     measure_in_forks,
     run_in_own_session,
@@ -216,3 +217,15 @@ def test_descendants_are_found_through_those_between() -> None:
             assert {shell.pid, sleeper} <= {*find_descendants(os.getpid())}
         finally:
             os.kill(sleeper, signal.SIGKILL)
+
+
+# ---- a pool of processes
+
+
+def test_processes_of_a_pool_obey_sigterm_whatever_their_parent_does() -> None:
+    """A pool ends them by it, and would wait for ever for one that ignores it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    handlers = list(map_on_all_cores(signal.getsignal, [signal.SIGTERM, signal.SIGTERM]))
+
+    assert handlers == [signal.SIG_DFL, signal.SIG_DFL]
