@@ -435,10 +435,11 @@ def _nothing_measured(claim: Claim, record: Record) -> Finding:
     """Return FAIL for a claim whose probe ran and did not measure it, with the end of its log."""
     if record.outcome is Outcome.COMPLETED:
         return failed(
-            f"truetag's check {claim.probe} found nothing in the image to measure; it was to show: "
-            f"{claim.statement}",
-            f"the image may lack what this is about: {next_steps.BUILD_ANEW}; if it fails in the "
-            f"same way again, {next_steps.REPORT}",
+            f"truetag's check {claim.probe} ran and recorded nothing for this claim, so it is not "
+            f"known whether it holds: {claim.statement}",
+            "nothing is shown to be wrong, but the image may lack what this check looks at: "
+            f"{next_steps.BUILD_ANEW}; if the check records nothing then, too, "
+            f"{next_steps.REPORT}",
         )
     last_lines = record.log.strip().splitlines()[-3:]
     tail = " | ".join(line.strip() for line in last_lines)

@@ -133,14 +133,14 @@ def conclude(faults: Iterable[str], good: str) -> Finding:
 
 
 def count_unlisted(evidence: Mapping[str, Any], name: str, description: str) -> list[str]:
-    """Return the fault `12 more DESCRIPTION` if evidence lists only the first of many, else none.
+    """Return the fault `12 DESCRIPTION, besides ...` if evidence lists only the first, else none.
 
     `evidence[name]` is the list, `evidence["NAME_count"]` counts all.
     """
     if name not in evidence:
         return []
     unlisted = evidence[f"{name}_count"] - len(evidence[name])
-    text = f"{unlisted} more {description}: the next run names them, once those here are mended"
+    text = f"{unlisted} {description}, besides those that evidence.json lists"
     return [text] if unlisted else []
 
 

@@ -90,14 +90,20 @@ FOR_FOLDERS = {
 
 The longer of two rows stands above the one that it contains."""
 VALIDATE_AGAIN = f"`{command('validate', 'NAME')}`"
-REPORT = "report it to truetag with evidence.json of this run (in out/NAME/ or out/validate/NAME/)"
+_OPEN_ISSUE = (
+    "open an issue where you got truetag from (in a checkout `git remote -v` shows the address)"
+)
+REPORT = f"{_OPEN_ISSUE}, and attach evidence.json of this run (in out/NAME/ or out/validate/NAME/)"
+CHECK_FAILED = f"this is a fault of truetag's check, and shows none of the image: {REPORT}"
+"""The next step if a check had nothing to judge."""
 RUN_AS_ASKED = (
     "validate with Docker's own engine on Linux, neither rootless nor with userns-remap, so that "
     f"containers run as they are asked to: {VALIDATE_AGAIN}"
 )
 READ_LAYERS = (
     "validate as root on the machine where Docker runs, whose store must be overlay2 or "
-    f"containerd's (`docker info` shows it): {VALIDATE_AGAIN}"
+    "containerd's (`docker info` shows it; with another one this stays UNPROVEN): "
+    f"{VALIDATE_AGAIN}"
 )
 MEASURE_AGAIN = f"measure the image again on this machine: {VALIDATE_AGAIN}"
 FREE_THE_GPU = (
@@ -114,8 +120,8 @@ MEASUREMENT_FAILED = (
 """The next step if a result that is wrong on purpose passed as right."""
 PROBE_ENDED = (
     f"{_THIS_CHECK_ALONE} on a machine with free memory; if the check ends "
-    "early again, its `log` in evidence.json of that run may tell why; if not, report it to "
-    "truetag with that file"
+    "early again, its `log` in evidence.json of that run may tell why; if not, "
+    f"{_OPEN_ISSUE}, and attach that file"
 )
 """The next step if a probe did not run to its end."""
 
@@ -158,3 +164,14 @@ def pin(release: str) -> str:
     `release` says which one: `the torchvision release that was made for this torch`.
     """
     return f"pin in matrix.yaml {release}{_LOCK_AND_BUILD}"
+
+
+def pin_together(packages: str) -> str:
+    """Return how releases that fit each other get into an image, as the first half of a sentence.
+
+    `packages` names them: `trl, vllm and transformers`.
+    """
+    return pin(
+        f"the releases of {packages} of another image that passes this check (`docker run --rm "
+        "IMAGE python -m pip list` prints those of an image)"
+    )

@@ -99,10 +99,11 @@ def _refusal(
         return NoSuchImage(problem, kind, code=2)
     if image is not None and kind is EngineErrorKind.BAD_REFERENCE:
         then = (
-            "write NAME, NAME:TAG, NAME@sha256:... or an image ID; "
+            "write NAME, NAME:TAG, NAME@sha256:... or an image ID, with NAME in small letters; "
             "`docker images` lists what is there"
         )
-        problem = Problem(where=where, cause="is no name of an image", then=then)
+        cause = f"is no name of an image, as the engine says: {reason}"
+        problem = Problem(where=image, cause=cause, then=then)
         return EngineError(problem, kind, code=2)
 
     # An image can't be removed while a container uses it: name that container's ID.

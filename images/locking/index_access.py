@@ -161,7 +161,7 @@ def find_login(index: PrivateIndex) -> Login | None:
     a keyring if UV_KEYRING_PROVIDER is `subprocess`. Raises UserError if the keyring does not
     answer.
     """
-    user_variable, password_variable = login_variables(index.name)
+    user_variable, password_variable = index.login_variables
     user = os.environ.get(user_variable, "")
     password = os.environ.get(password_variable, "")
     if password:
@@ -323,12 +323,6 @@ def strip_index_name(index: str) -> str:
     return re.sub(r"^[\w.-]+=", "", index)
 
 
-def login_variables(name: str) -> tuple[str, str]:
-    """Return the names of uv's variables for the user and the password of an index of this name."""
-    beginning = f"UV_INDEX_{re.sub('[^A-Z0-9]', '_', name.upper())}"
-    return f"{beginning}_USERNAME", f"{beginning}_PASSWORD"
-
-
 @cache
 def ask_keyring(index: PrivateIndex, user: str) -> Login | None:
     """Return the login that the program `keyring` has for an index's address or host.
@@ -351,7 +345,7 @@ def ask_keyring(index: PrivateIndex, user: str) -> Login | None:
         except OSError:
             return None
         except subprocess.TimeoutExpired:
-            user_variable, password_variable = login_variables(index.name)
+            user_variable, password_variable = index.login_variables
             cause = (
                 "the command `keyring`, which was asked for its login, did not answer within "
                 f"{_PATIENCE_WITH_KEYRING:g} seconds"
@@ -412,7 +406,7 @@ def _ask_for(
             f"lacks {package}, or hides it without a login: it sends requests for {package} on to "
             f"{urlsplit(answer.url).hostname}, where another package may have this name"
         )
-        user_variable, password_variable = login_variables(index.name)
+        user_variable, password_variable = index.login_variables
         then = (
             f"upload {package} to {index.name}; or, if that index asks for a login, set "
             f"{user_variable} and {password_variable}; then `{again}`"
@@ -435,7 +429,7 @@ def _ways_to_log_in(index: PrivateIndex, asked_url: str) -> list[str]:
     write_netrc = f"write a line for {urlsplit(asked_url).hostname} into ~/.netrc, with its login"
     if not _same_server(asked_url, index.url):
         return [write_netrc]
-    user_variable, password_variable = login_variables(index.name)
+    user_variable, password_variable = index.login_variables
     return [
         f"set {user_variable} and {password_variable}",
         write_netrc,

@@ -448,6 +448,12 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
             number = int(status[1].partition(" ")[0])
             return _explain_refusal(unfetched[1], number, target, where)
         return _explain_unreachable(unfetched[1], _without_passwords(reason), target, where)
+    # In place of a variable, uv names the option that it stands for, which nobody gave:
+    # `for '--default-index <DEFAULT_INDEX>': ... For more information, try '--help'.`
+    text = text.partition(" For more information, try")[0]
+    text = re.sub(r"'--[a-z-]+ <([A-Z_]+)>'", r"the variable UV_\1", text)
+    if "UV_DEFAULT_INDEX" not in os.environ:
+        text = text.replace("UV_DEFAULT_INDEX", "PIP_INDEX_URL")
     then = f"correct what uv names here, then `{command('lock', where)}`"
     return failed(where, f"uv failed: {_without_passwords(text)}", then)
 

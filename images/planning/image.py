@@ -1,5 +1,6 @@
 """The resolved image: all that locking, rendering and validation need to know of one image."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,6 +40,12 @@ class PrivateIndex:
     def __str__(self) -> str:
         """Return it as messages name it."""
         return f"index {self.name} ({self.url})"
+
+    @property
+    def login_variables(self) -> tuple[str, str]:
+        """The names of uv's variables for the user and the password of this index."""
+        beginning = f"UV_INDEX_{re.sub('[^A-Z0-9]', '_', self.name.upper())}"
+        return f"{beginning}_USERNAME", f"{beginning}_PASSWORD"
 
 
 @dataclass(frozen=True, kw_only=True)

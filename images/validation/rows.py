@@ -346,7 +346,8 @@ def read_evidence(path: Path) -> Evidence:
             raise wrong(str(path), "this file is compressed", then)
         return parse_evidence(content.decode())
     except OSError as error:
-        cause = f"can't be read: {error.strerror}"
+        then = "name an evidence.json that is there and that you may read (out/NAME/evidence.json)"
+        raise wrong(str(path), f"can't be read: {error.strerror}", then) from None
     # The next four are kinds of ValueError, from the most special to any.
     except ValidationError as error:
         cause = f"is not as truetag wrote it: {first_fault(error)}"
@@ -359,6 +360,9 @@ def read_evidence(path: Path) -> Evidence:
         raise wrong(str(path), str(error), then) from None
     except ValueError as error:
         cause = str(error)
-    writers = f"`{command('build')}` or `{command('validate')}`"
-    then = f"name an evidence.json as {writers} wrote it (out/NAME/evidence.json)"
+    writers = f"`{command('validate', 'NAME')}` or `{command('build', 'NAME')}`"
+    then = (
+        "this file was changed or cut off after truetag wrote it, or something else wrote it: "
+        f"{writers} writes it anew (NAME: the image's name); or name another evidence.json"
+    )
     raise wrong(str(path), cause, then)

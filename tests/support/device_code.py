@@ -1,4 +1,4 @@
-"""Claims about the device code of the distribution `pkg`, and their judging."""
+"""Claims about the device code of the distribution `xformers`, and their judging."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from validate.judging import Finding
 
 
 def code_claim(archs: dict[str, str], *, kind: str = "kernels", **more: Any) -> Claim:
-    """Return a claim that pkg/lib.so has code for these architectures.
+    """Return a claim that xformers/_C.so has code for these architectures.
 
     `archs`: `90` for sm_90 -> `cubin` or `jit`, the least that must be there. `kind`: whether each
     kernel is looked at (`kernels`) or the file as a whole (`files`). `more` is what else the claim
     expects.
     """
     expect: dict[str, Any] = {
-        "files": ["pkg/lib.so"],
+        "files": ["xformers/_C.so"],
         "also": [],
         "archs": archs,
         "known_gaps": [],
@@ -24,7 +24,7 @@ def code_claim(archs: dict[str, str], *, kind: str = "kernels", **more: Any) -> 
     }
     if kind == "kernels":
         expect["by_design"] = []
-    return static_claim("device-code", "pkg", "devicecode", **{**expect, **more})
+    return static_claim("device-code", "xformers", "devicecode", **{**expect, **more})
 
 
 def pruned_claim(*, nvidia: bool = False, by_design: Any = (), **more: Any) -> Claim:

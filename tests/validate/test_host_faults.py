@@ -45,8 +45,8 @@ HEALTHY_HOST = {
 }
 """Files of a host with a GPU that is well."""
 FAULTS = yaml.safe_load(Path(__file__).with_name("test_host_faults.yaml").read_text())
-WRONG_RESULTS = ArithmeticError("wrong results")
-"""A failure that has no number of the machine."""
+UNKNOWN_ERROR = nvml.DriverError("cuInit answers 999", call="cuInit", code=999)
+"""A failure whose number says nothing of the cause."""
 
 
 class AcceleratorError(RuntimeError):
@@ -210,9 +210,9 @@ def test_a_fault_of_the_host_is_named_and_not_the_images(
     assert hint.id == hint_id
     lines = report.lines(Verdict(image="i", digest="d", claims=(), faults=tuple(faults)))
     assert f"HOST  {faults[0]}\n    hint: {hint.cause} {hint.fix}" in "\n".join(lines)
-    assert_blames_the_host(*judge_error(WRONG_RESULTS, faults=faults))
+    assert_blames_the_host(*judge_error(UNKNOWN_ERROR, faults=faults))
     # Files say nothing of a machine.
-    of_files, _ = judge_error(WRONG_RESULTS, faults=faults, tier=Tier.STATIC)
+    of_files, _ = judge_error(UNKNOWN_ERROR, faults=faults, tier=Tier.STATIC)
     assert of_files.status is Status.FAIL
 
 

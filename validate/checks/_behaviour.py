@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 from validate.judging import PROVES_NOTHING, Finding, failed, listed, passed
-from validate.next_steps import REPORT
+from validate.next_steps import CHECK_FAILED
 
 BehaviourEvidence = Mapping[str, Any]
 """Figures by name. One with `control` in its name must be large: it is that of a result that was
@@ -44,7 +44,7 @@ def judge_limits(_subject: str, expect: Limits, evidence: BehaviourEvidence) -> 
     if not any(expect.get(rule) for rule in ("equal", "at_most", "at_least")):
         return failed(
             "the claim states no limit, so nothing that was measured can be compared with it",
-            REPORT,
+            CHECK_FAILED,
         )
     return judge_figures(
         evidence,
@@ -68,7 +68,11 @@ def judge_figures(
     with a limit was not measured, which makes the claim FAIL, too.
     """
     if not evidence:
-        return failed("the check ran, and measured nothing", REPORT)
+        return failed(
+            "the check ran to its end without a single figure, so it is not known whether what it "
+            "is about works",
+            CHECK_FAILED,
+        )
 
     equal, at_most, at_least = equal or {}, at_most or {}, at_least or {}
     problems = []

@@ -12,7 +12,7 @@ from validate.examples.run import EXAMPLES
 from validate.examples.trained import read_shape
 from validate.harness.reference import Shape, llama_logits, relative_error
 from validate.judging import Finding
-from validate.next_steps import pin
+from validate.next_steps import pin_together
 
 # The conversations of which a policy is asked, each several times.
 QUESTIONS = (
@@ -467,6 +467,6 @@ def judge_weights(evidence: WeightsEvidence, count: int) -> Finding:
 
 
 NEXT_STEP = (
-    f"{pin('releases of trl, vllm and transformers that were made for one another')}; until then, "
+    f"{pin_together('trl, vllm and transformers')}; until then, "
     "train by GRPO without vLLM (`use_vllm=False`)"
 )

@@ -229,9 +229,11 @@ def warn_about_private_packages(candidate: Candidate) -> Iterator[Finding]:
         if name in candidate.pins:
             releases_of_index.setdefault(index, []).append(f"{name} {candidate.pins[name]}")
     for index, releases in releases_of_index.items():
+        user_variable, password_variable = index.login_variables
         text = (
-            f"{', '.join(releases)}: taken from the private {index} and from no other index, so "
-            "whoever locks or builds needs a login for that index"
+            f"{', '.join(releases)}: taken from the private {index} and from no other index: if "
+            f"that index asks for a login, whoever locks or builds sets {user_variable} and "
+            f"{password_variable}, or writes it into ~/.netrc; nothing else needs to be done"
         )
         yield warn(Topic.PRIVATE, text)
 
@@ -265,9 +267,10 @@ def check_conflicts(candidate: Candidate) -> Iterator[Finding]:
     """
     for conflict in candidate.facts.conflicts:
         if conflict.applies_to(candidate.pins):
+            conflicting = [f"{name} {releases}" for name, releases in conflict.packages.items()]
             yield refuse(
-                f"{conflict.sentence(candidate.pins)}; pin another release of one of them in "
-                "matrix.yaml"
+                f"{conflict.sentence(candidate.pins)}; in matrix.yaml, pin one of them outside of "
+                f"{' and '.join(conflicting)}, then `{command('lock', str(candidate.name))}`"
             )
     for limit in candidate.facts.limits:
         if limit.applies_to(candidate.pins):
@@ -310,8 +313,9 @@ def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
             yield warn(
                 Topic.VERSIONS,
                 f"no package of the image requires {name}, which the profile "
-                f"{candidate.name.profile}, or the one that it extends, waives ({reason}): "
-                f"take {name} out of `waived` in matrix.yaml",
+                f"{candidate.name.profile}, or the one that it extends, waives ({reason}): the "
+                f"image works; take {name} out of `waived` there in matrix.yaml, unless another "
+                "image needs it",
             )
             continue
         instead = "the image lacks it"

@@ -195,7 +195,7 @@ def claim_named(key: str, tier: Tier) -> Claim:
 
 
 CLAIMS = ClaimSet(
-    image="a",
+    image="cu126-torch27",
     claims=(
         claim_named("imports/torch", Tier.CPU),
         claim_named("multigpu-examples/axolotl-zero2", Tier.MULTIGPU),

@@ -115,7 +115,8 @@ def test_what_uv_says_of_an_index_address_is_shown_without_its_password(
     called = call("lock", "--check", "cu126-torch25")
 
     printed = in_one_line(called.stdout + called.stderr)
-    assert "uv failed: invalid value 'http://***@1.2.3.999/simple'" in printed
+    cause = "'http://***@1.2.3.999/simple' for the variable UV_DEFAULT_INDEX: invalid IPv4 address"
+    assert f"uv failed: invalid value {cause} next:" in printed
     assert "S3" not in printed
     assert "CRET" not in printed
 

@@ -30,8 +30,12 @@ def answered(status: int, said: str) -> docker.errors.APIError:
 @pytest.mark.parametrize(
     ("raised", "kind", "code"),
     [
-        (answered(404, "No such image: a:1"), EngineErrorKind.NO_SUCH_IMAGE, 2),
-        (answered(400, "invalid reference format"), EngineErrorKind.BAD_REFERENCE, 2),
+        (answered(404, "No such image: Me/image:1"), EngineErrorKind.NO_SUCH_IMAGE, 2),
+        (
+            answered(400, "invalid reference format: repository name (Me/image) must be lowercase"),
+            EngineErrorKind.BAD_REFERENCE,
+            2,
+        ),
         (
             answered(500, "error setting rlimit type 8: operation not permitted"),
             EngineErrorKind.ULIMIT,
@@ -44,7 +48,7 @@ def answered(status: int, said: str) -> docker.errors.APIError:
     ],
 )
 def test_errors_bear_their_kind(raised: Exception, kind: EngineErrorKind, code: int) -> None:
-    with pytest.raises(EngineError) as told, engine_errors("here", image="a:1"):
+    with pytest.raises(EngineError) as told, engine_errors("Me/image:1", image="Me/image:1"):
         raise raised
     assert (told.value.kind, told.value.code) == (kind, code)
     assert isinstance(told.value, NoSuchImage) == (kind is EngineErrorKind.NO_SUCH_IMAGE)

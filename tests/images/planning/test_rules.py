@@ -551,5 +551,9 @@ def test_a_private_package_is_accepted_with_a_warning_that_names_its_index() -> 
     source = (
         f"acme 0.3.0: taken from the private index acme-corp ({row.url}) and from no other index"
     )
-    warning = f"{source}, so whoever locks or builds needs a login for that index"
+    warning = (
+        f"{source}: if that index asks for a login, whoever locks or builds sets "
+        "UV_INDEX_ACME_CORP_USERNAME and UV_INDEX_ACME_CORP_PASSWORD, or writes it into ~/.netrc; "
+        "nothing else needs to be done"
+    )
     assert warning in accepted.warnings

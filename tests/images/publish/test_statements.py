@@ -371,4 +371,4 @@ def test_a_run_that_was_edited_is_refused(edit: Callable[[bytes], bytes], cause:
     evidence_file = evidence(PIP).dumps().encode()
 
     with pytest.raises(UserError, match=cause):
-        statements.read_attestation(edit(evidence_file), "here")
+        statements.read_attestation(edit(evidence_file), "ghcr.io/me/images@sha256:" + "0" * 64)

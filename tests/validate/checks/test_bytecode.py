@@ -123,12 +123,16 @@ def test_an_image_without_bytecode_fails() -> None:
 
 
 def test_faults_that_are_not_listed_are_counted() -> None:
-    path = "/opt/venv/lib/python3.11/site-packages/__pycache__/six.cpython-311.pyc"
-    shown = path.removeprefix("/opt/venv/lib/python3.11/site-packages/")
-    rest = (
-        "2 more files of bytecode do not fit their sources: "
-        "the next run names them, once those here are mended"
-    )
-    reason = f"the bytecode {shown} is void; {rest}"
+    # given more faults than evidence lists, and more in its list than a reason names
+    folder = "/opt/venv/lib/python3.11/site-packages/yaml/__pycache__"
+    fault = "stale: it was made of another source"
+    faults = {f"{folder}/{number}.cpython-311.pyc": fault for number in range(40)}
 
-    assert judged(faults={path: "void"}, faults_count=3)[:2] == (Status.FAIL, reason)
+    status, reason, _ = judged(faults=faults, faults_count=300)
+
+    assert status is Status.FAIL
+    assert reason.startswith(
+        "260 .pyc files are cut short or not of their sources, besides those that "
+        "evidence.json lists; the bytecode yaml/__pycache__/0.cpython-311.pyc is stale: "
+    )
+    assert reason.endswith("; and 37 more")

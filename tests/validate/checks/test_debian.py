@@ -4,6 +4,7 @@ tests/integration/faults.yaml has what breaks in a real image.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from validate.environment import debian
 from validate.environment.image_paths import ImagePaths, walk
 from validate.judging import Finding, Status
 
-PROGRAM, PAGE, SETTINGS = "usr/bin/tool", "usr/share/doc/tool", "etc/tool.conf"
-"""The files of the package `tool`: a program, documentation, and a configuration file."""
-CONTENTS = {PROGRAM: b"a tool", PAGE: b"a page", SETTINGS: b"settings"}
+PROGRAM, PAGE, SETTINGS = "usr/bin/hello", "usr/share/doc/hello", "etc/hello.conf"
+"""The files of the package `hello`: a program, documentation, and a configuration file."""
+CONTENTS = {PROGRAM: b"a program", PAGE: b"a page", SETTINGS: b"settings"}
 
 
 def md5(content: bytes) -> str:
@@ -27,7 +28,7 @@ def md5(content: bytes) -> str:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """The root folder of a system with the package `tool`. Its /bin is a link to usr/bin."""
+    """The root folder of a system with the package `hello`. Its /bin is a link to usr/bin."""
     for name, content in CONTENTS.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
@@ -36,10 +37,10 @@ def root(tmp_path: Path) -> Iterator[Path]:
     info = tmp_path / "dpkg/info"
     info.mkdir(parents=True)
     paths = "".join(f"{tmp_path}/{name}\n" for name in CONTENTS)
-    (info / "tool:amd64.list").write_text(f"/.\n{paths}")
+    (info / "hello:amd64.list").write_text(f"/.\n{paths}")
     # dpkg writes paths without their first slash.
-    program_by_link = f"{str(tmp_path)[1:]}/bin/tool"
-    (info / "tool:amd64.md5sums").write_text(
+    program_by_link = f"{str(tmp_path)[1:]}/bin/hello"
+    (info / "hello:amd64.md5sums").write_text(
         f"{md5(CONTENTS[PROGRAM])}  {program_by_link}\n{md5(CONTENTS[PAGE])}  {PAGE}\n"
     )
     settings_sum = f"Conffiles:\n {tmp_path}/{SETTINGS} {md5(CONTENTS[SETTINGS])}\n"
@@ -53,7 +54,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
 def write_status(root: Path, state: str, more_fields: str = "") -> None:
     """Give the package a state, and forget its configuration file unless `more_fields` has it."""
     (root / "dpkg/status").write_text(
-        f"Package: tool\nStatus: {state}\nVersion: 1\n{more_fields}Description: x\n"
+        f"Package: hello\nStatus: {state}\nVersion: 1\n{more_fields}Description: x\n"
     )
 
 
@@ -62,8 +63,8 @@ def keep_only_settings(root: Path) -> None:
 
     dpkg writes an empty list of sums for it.
     """
-    (root / "dpkg/info/tool:amd64.list").write_text(f"/.\n{root}/etc\n{root}/{SETTINGS}\n")
-    (root / "dpkg/info/tool:amd64.md5sums").write_text("")
+    (root / "dpkg/info/hello:amd64.list").write_text(f"/.\n{root}/etc\n{root}/{SETTINGS}\n")
+    (root / "dpkg/info/hello:amd64.md5sums").write_text("")
 
 
 def replace_program_by_a_link(root: Path) -> None:
@@ -72,13 +73,16 @@ def replace_program_by_a_link(root: Path) -> None:
 
 
 def name_another_package_only(root: Path) -> None:
-    """Cut dpkg's `status` short: `tool` is in none of its stanzas."""
+    """Cut dpkg's `status` short: `hello` is in none of its stanzas."""
     (root / "dpkg/status").write_text("Package: first\nStatus: install ok installed\n")
 
 
 def judged(root: Path, kind: ImageKind = ImageKind.OURS) -> Finding:
     image = ImagePaths(dict(walk(str(root), [])), [])
-    return check.judge("debian", {"image_kind": kind}, check.compare(f"{root}/dpkg", image))
+    measured = json.dumps(check.compare(f"{root}/dpkg", image))
+    # The judge sees the paths of an image, whose root is `/`.
+    evidence = json.loads(measured.replace(str(root), ""))
+    return check.judge("debian", {"image_kind": kind}, evidence)
 
 
 def in_state(state: str) -> Callable[[Path], None]:
@@ -90,22 +94,22 @@ def in_state(state: str) -> Callable[[Path], None]:
     [
         pytest.param(
             lambda root: (root / PROGRAM).write_bytes(b"a t"),
-            "/usr/bin/tool is not as Debian's package tool has it",
+            "/usr/bin/hello is not as Debian's package hello has it",
             id="a-file-is-cut-short",
         ),
         pytest.param(
             lambda root: (root / PROGRAM).unlink(),
-            "/usr/bin/tool of Debian's package tool is missing",
+            "/usr/bin/hello of Debian's package hello is missing",
             id="a-file-is-missing",
         ),
         pytest.param(
             replace_program_by_a_link,
-            "/usr/bin/tool is not as Debian's package tool has it",
+            "/usr/bin/hello is not as Debian's package hello has it",
             id="a-file-is-a-link",
         ),
         pytest.param(
             lambda root: (root / SETTINGS).write_bytes(b""),
-            "/etc/tool.conf is not as Debian's package tool has it",
+            "/etc/hello.conf is not as Debian's package hello has it",
             id="a-configuration-file-is-emptied",
         ),
         pytest.param(
@@ -131,17 +135,17 @@ def in_state(state: str) -> Callable[[Path], None]:
         ),
         pytest.param(
             name_another_package_only,
-            "tool is not wholly installed (its state is `unknown to dpkg's status`",
+            "hello is not wholly installed (its state is `unknown to dpkg's status`",
             id="no-state-of-the-package",
         ),
         pytest.param(
-            lambda root: (root / "dpkg/info/tool:amd64.md5sums").write_text(""),
-            "tool is not wholly installed (its state is `without sums of its files`",
+            lambda root: (root / "dpkg/info/hello:amd64.md5sums").write_text(""),
+            "hello is not wholly installed (its state is `without sums of its files`",
             id="sums-are-emptied",
         ),
         pytest.param(
-            lambda root: (root / "dpkg/info/tool:amd64.md5sums").unlink(),
-            "tool is not wholly installed (its state is `without sums of its files`",
+            lambda root: (root / "dpkg/info/hello:amd64.md5sums").unlink(),
+            "hello is not wholly installed (its state is `without sums of its files`",
             id="sums-are-missing",
         ),
     ],
@@ -210,16 +214,16 @@ def test_a_folder_without_a_database_has_no_packages(tmp_path: Path) -> None:
 
 
 def test_files_are_known_by_their_real_paths(root: Path) -> None:
-    """The list of sums names /bin/tool, and /bin is a link to usr/bin."""
+    """The list of sums names /bin/hello, and /bin is a link to usr/bin."""
     files = debian.read_package_files(f"{root}/dpkg")
 
     program = f"{root}/{PROGRAM}"
-    assert files.packages[program] == "tool"
+    assert files.packages[program] == "hello"
     assert files.md5[program] == md5(CONTENTS[PROGRAM])
 
 
 def test_a_diverted_file_is_known_where_it_lies(root: Path) -> None:
-    listing, sums = root / "dpkg/info/tool:amd64.list", root / "dpkg/info/tool:amd64.md5sums"
+    listing, sums = root / "dpkg/info/hello:amd64.list", root / "dpkg/info/hello:amd64.md5sums"
     listing.write_text(f"{listing.read_text()}{root}/bin/moved\n")
     sums.write_text(f"{sums.read_text()}{'b' * 32}  {str(root)[1:]}/bin/moved\n")
     (root / "dpkg/diversions").write_text(f"{root}/bin/moved\n{root}/bin/moved.distrib\nother\n")
@@ -227,7 +231,7 @@ def test_a_diverted_file_is_known_where_it_lies(root: Path) -> None:
     files = debian.read_package_files(f"{root}/dpkg")
 
     moved = f"{root}/usr/bin/moved.distrib"
-    assert files.packages[moved] == "tool"
+    assert files.packages[moved] == "hello"
     assert files.md5[moved] == "b" * 32
     assert f"{root}/usr/bin/moved" not in files.md5
 

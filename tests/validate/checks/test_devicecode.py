@@ -51,12 +51,12 @@ WITH_PTX_FOR_90 = fatbins.library(fatbins.region(code(80), ptx(80)))
 
 def install(site: Site, *regions: bytes) -> None:
     """Install a distribution whose library has these regions."""
-    site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(*regions)})
+    site.install("xformers", "1.0", {"xformers/_C.so": fatbins.library(*regions)})
 
 
 # ---- Claims of kind `kernels`: each kernel.
 
-UPSTREAMS_GAP = {"file": "pkg/lib.so", "archs": [90], "reason": "upstream"}
+UPSTREAMS_GAP = {"file": "xformers/_C.so", "archs": [90], "reason": "upstream"}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ UPSTREAMS_GAP = {"file": "pkg/lib.so", "archs": [90], "reason": "upstream"}
         pytest.param(
             fatbins.library(fatbins.region(code(80))),
             code_claim(FOR_80_AND_90, known_gaps=[UPSTREAMS_GAP]),
-            "WARNING: no sm_90 in lib.so (upstream)",
+            "WARNING: no sm_90 in _C.so (upstream)",
             id="known-gap-of-upstream",
         ),
     ],
@@ -90,7 +90,7 @@ UPSTREAMS_GAP = {"file": "pkg/lib.so", "archs": [90], "reason": "upstream"}
 def test_code_for_each_claimed_gpu_passes_and_a_known_gap_is_a_warning(
     site: Site, library: bytes, claim: Claim, words: str
 ) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": library})
+    site.install("xformers", "1.0", {"xformers/_C.so": library})
 
     status, reason, _ = judged(claim)
 
@@ -106,7 +106,7 @@ LACKS_A_KERNEL = Code(arch=80, kernels={"k": REAL_BYTES, KERNEL: REAL_BYTES})
     [
         pytest.param(
             fatbins.library(WHOLE, fatbins.region(code(80, KERNEL))),
-            "1 of 2 kernels in pkg/lib.so have no code for sm_90: _ZN5flash3bwdEv",
+            "1 of 2 kernels in xformers/_C.so have no code for sm_90: _ZN5flash3bwdEv",
             id="region-without-the-architecture",
         ),
         pytest.param(
@@ -136,15 +136,15 @@ LACKS_A_KERNEL = Code(arch=80, kernels={"k": REAL_BYTES, KERNEL: REAL_BYTES})
 def test_a_library_without_code_for_a_claimed_gpu_fails(
     site: Site, library: bytes, words: str
 ) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": library})
+    site.install("xformers", "1.0", {"xformers/_C.so": library})
 
     fails(judged(code_claim(FOR_80_AND_90)), words)
 
 
 def test_a_library_that_is_not_there_fails(site: Site) -> None:
-    site.install("pkg", "1.0", {"pkg/other.so": elves.make()})
+    site.install("xformers", "1.0", {"xformers/other.so": elves.make()})
 
-    fails(judged(code_claim(FOR_80_AND_90)), "has no library pkg/lib.so")
+    fails(judged(code_claim(FOR_80_AND_90)), "has no library xformers/_C.so")
 
 
 def by_design(first: int, last: int) -> dict[str, Any]:
@@ -185,16 +185,16 @@ def test_each_row_of_kernels_by_design_has_a_reason_and_ranges_of_architectures(
 
 
 def test_a_package_that_need_not_have_device_code_may_have_none(site: Site) -> None:
-    site.install("pkg", "1.0", {"pkg/other.so": elves.make()})
+    site.install("xformers", "1.0", {"xformers/other.so": elves.make()})
 
-    claim = code_claim(FOR_80_AND_90, files=[], also=["pkg/lib.so"])
+    claim = code_claim(FOR_80_AND_90, files=[], also=["xformers/_C.so"])
     assert judged(claim).status is Status.NOT_APPLICABLE
 
 
 def test_device_code_that_need_not_be_there_and_can_not_be_read_fails(site: Site) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": DAMAGED_LIBRARY})
+    site.install("xformers", "1.0", {"xformers/_C.so": DAMAGED_LIBRARY})
 
-    claim = code_claim(FOR_80_AND_90, files=[], also=["pkg/lib.so"])
+    claim = code_claim(FOR_80_AND_90, files=[], also=["xformers/_C.so"])
     fails(judged(claim), "can't be read")
 
 
@@ -218,12 +218,12 @@ COMPRESSED = fatbins.library(fatbins.region(*codes(80, 90, flags=LZ4)))
 @pytest.mark.parametrize(
     "claim",
     [
-        pytest.param(code_claim({"90": "cubin"}, files=["pkg/*.so"]), id="kernels"),
-        pytest.param(pruned_claim(files=["pkg/*.so"]), id="pruned"),
+        pytest.param(code_claim({"90": "cubin"}, files=["xformers/*.so"]), id="kernels"),
+        pytest.param(pruned_claim(files=["xformers/*.so"]), id="pruned"),
     ],
 )
 def test_what_this_machine_can_not_decompress_is_unproven(site: Site, claim: Claim) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": COMPRESSED})
+    site.install("xformers", "1.0", {"xformers/_C.so": COMPRESSED})
 
     status, reason, next_step = judged(claim)
 
@@ -236,16 +236,18 @@ def test_what_this_machine_can_not_decompress_is_unproven(site: Site, claim: Cla
 @pytest.mark.parametrize(
     "claim",
     [
-        pytest.param(code_claim({"90": "cubin"}, files=["pkg/*.so"]), id="kernels"),
-        pytest.param(pruned_claim(files=["pkg/*.so"]), id="pruned"),
+        pytest.param(code_claim({"90": "cubin"}, files=["xformers/*.so"]), id="kernels"),
+        pytest.param(pruned_claim(files=["xformers/*.so"]), id="pruned"),
     ],
 )
 def test_what_this_machine_can_not_decompress_hides_no_other_fault(
     site: Site, claim: Claim
 ) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": COMPRESSED, "pkg/bad.so": DAMAGED_LIBRARY})
+    site.install(
+        "xformers", "1.0", {"xformers/_C.so": COMPRESSED, "xformers/bad.so": DAMAGED_LIBRARY}
+    )
 
-    fails(judged(claim), "pkg/bad.so can't be read")
+    fails(judged(claim), "xformers/bad.so can't be read")
 
 
 # ---- Claims of kind `files`: any code of the file as a whole.
@@ -289,7 +291,7 @@ EMPTIED = fatbins.region(code(80, emptied=True), code(80, ptx=True, emptied=True
 def test_a_library_as_a_whole_must_have_some_code_for_each_gpu(
     site: Site, library: bytes, claim: Claim, words: str
 ) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": library})
+    site.install("xformers", "1.0", {"xformers/_C.so": library})
 
     says(judged(claim), words)
 
@@ -347,7 +349,7 @@ def marks(*archs: int, emptied: bool, beside: list[Code] | None = None) -> bytes
 def test_a_pruned_library_must_have_the_code_that_it_was_pruned_for(
     site: Site, library: bytes, claim: Claim, words: str
 ) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": library})
+    site.install("xformers", "1.0", {"xformers/_C.so": library})
 
     says(judged(claim), words)
 
@@ -375,14 +377,14 @@ def test_code_behind_a_mark_fails_for_the_driver_passes_over_it(
 ) -> None:
     install(site, fatbins.region(*codes(80, 90)), region)
 
-    words = f"pkg/lib.so has code for sm_{target} in 1 regions that are marked as taken out"
+    words = f"xformers/_C.so has code for sm_{target} in 1 regions that are marked as taken out"
     fails(judged(code_claim({str(target): "jit"}, kind=kind)), words)
 
     # It is a fault, too, in a library that has nothing else and need not have code. The reason does
     # not end where it would name the code that is there instead.
     install(site, region)
     status, reason, _ = judged(
-        code_claim({str(target): "jit"}, kind=kind, files=[], also=["pkg/*"])
+        code_claim({str(target): "jit"}, kind=kind, files=[], also=["xformers/*"])
     )
     assert status is Status.FAIL
     assert not reason.endswith("but ")
@@ -410,20 +412,20 @@ HALF_PRUNED = WHOLE_LIBRARY[:START_OF_CODE] + bytes(64) + WHOLE_LIBRARY[START_OF
         pytest.param(
             fatbins.library(PRUNED, marks(80, emptied=False)), "sm_80", id="a-mark-and-still-there"
         ),
-        pytest.param(HALF_PRUNED, "lib.so", id="only-half-taken-out"),
+        pytest.param(HALF_PRUNED, "_C.so", id="only-half-taken-out"),
     ],
 )
 def test_a_pruned_library_must_have_no_code_for_other_gpus(
     site: Site, library: bytes, words: str
 ) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": library})
+    site.install("xformers", "1.0", {"xformers/_C.so": library})
 
     says(judged(pruned_claim()), words)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_code_that_was_not_pruned_fails_in_each_section(site: Site, section: str) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(WHOLE, section=section)})
+    site.install("xformers", "1.0", {"xformers/_C.so": fatbins.library(WHOLE, section=section)})
 
     fails(judged(pruned_claim()), "for sm_80, which the GPUs of this image (sm_90) never run")
 
@@ -440,7 +442,7 @@ def test_code_that_was_not_pruned_fails_in_each_section(site: Site, section: str
 def test_marked_code_that_is_still_there_fails_in_each_section(
     site: Site, section: str, region: bytes
 ) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(region, section=section)})
+    site.install("xformers", "1.0", {"xformers/_C.so": fatbins.library(region, section=section)})
 
     fails(judged(pruned_claim()), "which is only marked as taken out")
 
@@ -455,16 +457,16 @@ def test_the_reason_names_what_serves_in_place_of_the_claimed_architecture(site:
 
 def test_nvidias_own_libraries_count_only_where_they_were_pruned(site: Site) -> None:
     install(site, PRUNED)
-    cublas = {"nvidia/cublas/lib/libx.so.12": fatbins.library(WHOLE)}
+    cublas = {"nvidia/cublas/lib/libcublasLt.so.12": fatbins.library(WHOLE)}
     site.install("nvidia-cublas-cu12", "1.0", cublas)
 
     assert judged(pruned_claim()).status is Status.PASS
-    fails(judged(pruned_claim(nvidia=True)), "libx.so.12")
+    fails(judged(pruned_claim(nvidia=True)), "libcublasLt.so.12")
 
 
 def test_a_pruned_environment_without_any_device_code_fails(site: Site) -> None:
-    contents = {"pkg/lib.so": fatbins.elf([], machine=62), "pkg/text.so": b"INPUT(-lc)"}
-    site.install("pkg", "1.0", contents)
+    contents = {"xformers/_C.so": fatbins.elf([], machine=62), "xformers/text.so": b"INPUT(-lc)"}
+    site.install("xformers", "1.0", contents)
 
     fails(judged(pruned_claim()), "no library with GPU code at all")
 

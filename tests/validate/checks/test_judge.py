@@ -112,7 +112,7 @@ def test_an_image_passes_only_if_every_required_claim_holds(
         pytest.param(
             (record_of_nothing(),),
             Status.FAIL,
-            "found nothing in the image to measure",
+            "recorded nothing for this claim, so it is not known whether it holds: ",
             id="the probe completed and measured nothing",
         ),
         pytest.param(

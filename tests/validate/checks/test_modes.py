@@ -214,13 +214,17 @@ def test_an_image_without_faults_passes() -> None:
     ("measured", "words"),
     [
         pytest.param(
-            {"privileged": ["/x has mode 4755"]},
-            "/x has mode 4755: it runs with more rights",
+            {"privileged": ["/usr/local/bin/mount-data has mode 4755"]},
+            "/usr/local/bin/mount-data has mode 4755: it runs with more rights",
             id="setuid-program-of-no-package",
         ),
         pytest.param(
-            {"faults": {"/x": "belongs to uid 7, not to root: `chown 0:0`"}, "faults_count": 3},
-            "/x belongs to uid 7, not to root: `chown 0:0`; 2 more paths have wrong",
+            {
+                "faults": {"/usr/local/bin": "belongs to uid 7, not to root: `chown 0:0`"},
+                "faults_count": 3,
+            },
+            "/usr/local/bin belongs to uid 7, not to root: `chown 0:0`; 2 paths have wrong modes "
+            "or owners, besides those",
             id="more-faults-than-are-listed",
         ),
         pytest.param(

@@ -25,8 +25,8 @@ ONLY_90 = fatbins.library(fatbins.region(code(90)))
 WIDE_BY_DESIGN = {"kernels": "wide*", "needed": [[80, 89]], "reason": "-"}
 
 
-def install(site: Site, library: bytes, path: str = "pkg/lib.so") -> None:
-    site.install("pkg", "1.0", {path: library})
+def install(site: Site, library: bytes, path: str = "xformers/_C.so") -> None:
+    site.install("xformers", "1.0", {path: library})
 
 
 # ---- Single libraries.
@@ -65,14 +65,14 @@ def test_rows_by_design_of_one_package_excuse_no_other(site: Site) -> None:
 
     # With a fault, the region must stay whole. Excused, it has none, and must be pruned.
     assert judged(pruned_claim(by_design={"other": [WIDE_BY_DESIGN]})).status is Status.PASS
-    assert judged(pruned_claim(by_design={"pkg": [WIDE_BY_DESIGN]})).status is Status.FAIL
+    assert judged(pruned_claim(by_design={"xformers": [WIDE_BY_DESIGN]})).status is Status.FAIL
 
 
 def test_a_library_that_was_pruned_by_its_rows_passes_by_them(site: Site) -> None:
     library = fatbins.library(fatbins.region(Code(arch=80, kernels={**K, "wide": 4000}), code(90)))
     install(site, pruned(library, excuses=Excuses([WIDE_BY_DESIGN])))
 
-    assert judged(pruned_claim(by_design={"pkg": [WIDE_BY_DESIGN]})).status is Status.PASS
+    assert judged(pruned_claim(by_design={"xformers": [WIDE_BY_DESIGN]})).status is Status.PASS
     assert judged(code_claim({"90": "cubin"}, by_design=[WIDE_BY_DESIGN])).status is Status.PASS
 
 
@@ -109,18 +109,22 @@ def test_nvidias_library_with_code_for_the_gpu_must_be_pruned(site: Site) -> Non
 )
 def test_device_code_that_no_section_table_leads_to_is_unreadable(site: Site, claim: Claim) -> None:
     library = without_sections(fatbins.library(SOUND))
-    site.install("pkg", "1.0", {"pkg/lib.so": library, "pkg/other.so": ONLY_90})
+    site.install("xformers", "1.0", {"xformers/_C.so": library, "xformers/other.so": ONLY_90})
 
     status, reason, _ = judged(claim)
 
     assert status is Status.FAIL
-    assert "pkg/lib.so can't be read: it has device code, but no section table" in reason
+    assert "xformers/_C.so can't be read: it has device code, but no section table" in reason
 
 
 def test_a_library_with_code_for_the_host_only_needs_no_section_table(site: Site) -> None:
     host_library = without_sections(fatbins.elf([(".text", 1, 0, b"code")], machine=62))
-    contents = {"pkg/lib.so": host_library, "pkg/other.so": ONLY_90, "pkg/old.so": BITS_32}
-    site.install("pkg", "1.0", contents)
+    contents = {
+        "xformers/_C.so": host_library,
+        "xformers/other.so": ONLY_90,
+        "xformers/old.so": BITS_32,
+    }
+    site.install("xformers", "1.0", contents)
 
     assert judged(pruned_claim())[:2] == (Status.PASS, "1 library with code for sm_90 alone")
 
@@ -172,9 +176,9 @@ def faults(library: bytes, claim: Claim) -> tuple[Status, dict[str, Any]]:
         file.write(library)
         file.flush()
         task = devicecode.FileTask(
-            subject="pkg",
+            subject="xformers",
             file=file.name,
-            shown="pkg/lib.so",
+            shown="xformers/_C.so",
             targets=tuple(map(int, claim.expect["archs"])),
             by_design=tuple(claim.expect.get("by_design", ())),
             kind=claim.expect["kind"],
@@ -184,7 +188,7 @@ def faults(library: bytes, claim: Claim) -> tuple[Status, dict[str, Any]]:
     counts: dict[str, Any] = {"served": served}
     if isinstance(served, dict):
         counts = {state: served.get(state, 0) for state in FAULTS}
-    evidence: Any = {"files": {"pkg/lib.so": measured}}
+    evidence: Any = {"files": {"xformers/_C.so": measured}}
     expect: Any = claim.expect
     return devicecode.judge(claim.subject, expect, evidence).status, counts
 

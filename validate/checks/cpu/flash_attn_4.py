@@ -18,7 +18,7 @@ from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness.forked import half_of_the_cores, measure_in_forks
 from validate.judging import PROVES_NOTHING, Finding, failed, joined, passed, root_cause
-from validate.next_steps import REPORT, pin
+from validate.next_steps import CHECK_FAILED, pin
 
 SETTINGS = Settings(begins_with_torch=True)
 
@@ -155,7 +155,7 @@ def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence)
     if problems:
         return failed(joined(problems))
     if not expect["kernels"]:
-        return failed("the claim names no kernel to compile", REPORT)
+        return failed("the claim names no kernel to compile", CHECK_FAILED)
     if "error" not in evidence["control"]:
         return failed(
             f"{PROVES_NOTHING}flash-attn 4 compiled a kernel for sm_{bogus}, which does not exist, "

@@ -21,7 +21,7 @@ from validate.claims import Claim
 from validate.harness.error_codes import ErrorEvidence
 from validate.harness.forked import describe_error, half_of_the_cores, measure_in_forks
 from validate.judging import Finding, conclude, failed, listed, root_cause
-from validate.next_steps import REPORT, pin
+from validate.next_steps import CHECK_FAILED, pin
 
 SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
@@ -199,7 +199,7 @@ def judge(_subject: str, expect: ImportExpect, evidence: ImportEvidence) -> Find
     `expect["complaints"]` and none of `expect["harmless"]`.
     """
     if not evidence["orders"]:
-        return failed("no module was imported", REPORT)
+        return failed("no module was imported", CHECK_FAILED)
 
     modules = listed(list(expect["modules"]))
     problems = []

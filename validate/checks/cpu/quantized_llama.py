@@ -35,7 +35,7 @@ from validate.judging import (
     root_cause,
     scientific,
 )
-from validate.next_steps import REPORT, pin
+from validate.next_steps import CHECK_FAILED, pin_together
 
 SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
@@ -390,7 +390,7 @@ def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidenc
     """
     projections = evidence["projections"]
     if not projections:
-        return failed("no linear layer of the model (projection) was looked at", REPORT)
+        return failed("no linear layer of the model (projection) was looked at", CHECK_FAILED)
 
     mismatches: dict[str, Mismatch] = {}
     for name, projection in projections.items():
@@ -607,7 +607,7 @@ CLAIMS = {
     "4bit-llama/lora-step": judge_lora_step,
 }
 NEXT_STEP = (
-    f"{pin('releases of bitsandbytes, transformers and peft that were made for one another')}; "
+    f"{pin_together('bitsandbytes, transformers and peft')}; "
     "until then, do not train or load models in 4-bit in this image, as neither their results nor "
     "their memory can be relied on"
 )

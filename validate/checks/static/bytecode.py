@@ -157,8 +157,10 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
             "python -m compileall -q /opt/venv` below that step, and build the image again; if "
             f"you have no such step, {BUILD_ANEW}",
         )
-    faults = [f"the bytecode {path} is {fault}" for path, fault in evidence["faults"].items()]
-    faults += count_unlisted(evidence, "faults", "files of bytecode do not fit their sources")
+    # If there are faults that the evidence does not list, the number says most.
+    faults = count_unlisted(evidence, "faults", ".pyc files are cut short or not of their sources")
+    for path, fault in evidence["faults"].items():
+        faults.append(f"the bytecode {path} is {fault}")
     good = f"{evidence['files']} files of bytecode are of Python {evidence['python']}"
     return conclude(faults, f"{good} and fit their sources")
 

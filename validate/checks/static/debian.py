@@ -248,11 +248,17 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
 
 CLAIMS = {"debian": judge, "base/debian": judge}
 _NEXT_STEP = (
-    "in {place}, below the last step that changes these files, install the package that the reason "
-    "names again (`apt-get install --reinstall PACKAGE`, after `dpkg --configure -a` if the reason "
-    "names a state), and build the image again with enough free disk"
+    "add `RUN apt-get update && apt-get install -y --reinstall PACKAGE` to {place}, below the last "
+    "step that changes these files, with the package that is named above for PACKAGE (if a state "
+    "is named, too, `dpkg --configure -a` goes before `apt-get install`), and build {image} with "
+    "enough free disk"
 )
 NEXT_STEPS = {
-    "debian": _NEXT_STEP.format(place="your Dockerfile, or in that of the base image"),
-    "base/debian": _NEXT_STEP.format(place="the Dockerfile of the base image"),
+    "debian": _NEXT_STEP.format(
+        place="your Dockerfile, or to that of the base image", image="the image again"
+    ),
+    "base/debian": _NEXT_STEP.format(
+        place="the Dockerfile from which you build the base image",
+        image="the base image again, then this image on it,",
+    ),
 }

@@ -734,12 +734,12 @@ def judge_pruned(expect: PrunedExpect, files: Mapping[str, MeasuredFile]) -> Fin
 def describe_unpruned(archs: str, with_code: Mapping[str, MeasuredFile]) -> Iterator[str]:
     """Yield a sentence for each library with GPU code that pruning should have taken out.
 
-    For example `pkg/lib.so still has 1.5 MB of code for sm_80, which ... never run`. The libraries
-    with the most of it come first. `archs` names the GPU architectures of the image.
+    For example `pkg/lib.so still has 1,500,000 bytes of code for sm_80, which ... never run`. The
+    libraries with the most of it come first. `archs` names the GPU architectures of the image.
     """
     for path, file in sorted(with_code.items(), key=lambda item: -item[1]["surplus_bytes"]):
         if file["surplus_entries"]:
-            size = f"{file['surplus_bytes'] / 1e3:,.0f} kB"
+            size = f"{file['surplus_bytes']:,} bytes"
             yield (
                 f"{path} still has {size} of code for {listed(file['surplus'])}, which the GPUs of "
                 f"this image ({archs}) never run: it should have been taken out"

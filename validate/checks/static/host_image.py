@@ -333,7 +333,7 @@ def describe_wasted(files: WastedFiles) -> str:
     step = f"step `{files['step']}`" if files["step"] else "a step"
     megabytes = files["bytes"] / 1e6
     number = plural(files["files"], "file")
-    what = f"{number} ({megabytes:.1f} MB) of lower layers, {files['largest']} first"
+    what = f"{number} of lower layers ({megabytes:,.1f} MB; the largest is {files['largest']})"
     does = f"removes {what}"
     if files["how"] == "copied":
         does = f"copies {what}, with the same content"

@@ -123,10 +123,12 @@ class LayerComparison(NamedTuple):
     """Layers that are not recorded for two builds."""
 
     def describe_difference(self) -> str:
-        """Return `the layers base, torch are not as recorded`; empty if all are as recorded."""
+        """Return a sentence that names the layers that are not as recorded; empty: all are."""
         # One of the two lists is empty.
         names = [layer["layer"] for layer in self.differing] or self.strange
-        return f"the layers {listed(names)} are not as recorded" if names else ""
+        if not names:
+            return ""
+        return f"locks/layers.json has other digests, or none, for these layers: {listed(names)}"
 
 
 def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> LayerComparison:
@@ -186,8 +188,8 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
         return unproven(
             "the image's history names more or fewer steps that made a layer than the image has "
             "layers, so truetag can't tell which step made which layer",
-            "build the image again by BuildKit (Docker 23 or newer), and not by `docker commit`, "
-            "`docker import` or --squash",
+            "build the image again by BuildKit (Docker 23 or newer), on a base image that was "
+            "built so, too: `docker commit`, `docker import` and --squash make such a history",
         )
 
     # Then: does something differ, and does it prove a fault?
@@ -261,14 +263,15 @@ def excuse_difference(
         else:
             made_by = "by a release of truetag that did not note down the build steps"
         return unproven(
-            f"{difference}, which proves no fault: the image was built {made_by}",
+            f"{difference}. This proves no fault: the image was built {made_by}",
             f"build the image again with this checkout: `{BUILD}`",
         )
     # Only digests that were made by reading the layers (`canonical`) are the same on all engines.
     # Layers too many (`strange`) are a fault in any case.
     if layers.differing and not evidence["canonical"]:
         return unproven(
-            f"{difference}, which proves no fault, as the files in them could not be compared: "
+            f"{difference}. This proves no fault, as a layer with the same files can be stored in "
+            "another form, and the files in them could not be compared: "
             f"{evidence.get('unread', _UNREAD)}",
             READ_LAYERS,
         )
