@@ -169,7 +169,7 @@ def make_build_record(folder: Path, info: ImageInfo, missing: Mapping[str, str])
     """
     render_again = (
         f"`{command('render', folder.name)}` writes the folder anew; build the image from it "
-        f"(`docker build {folder}`), then validate that image"
+        f"(`docker build {folder / 'context'}`), then validate that image"
     )
     try:
         inputs = json.loads((folder / INPUTS).read_bytes())

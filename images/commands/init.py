@@ -22,7 +22,8 @@ def init(
 
     A matrix.yaml that is there already stays as it is.
     """
-    require_writable(folder)
+    elsewhere = command("init", "FOLDER")
+    require_writable(folder, another=f"(`{elsewhere}`)")
     matrix = folder / paths.MATRIX_NAME
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -30,7 +31,6 @@ def init(
         with matrix.open("x", encoding="utf-8") as file:
             file.write(_TEMPLATE.read_text(encoding="utf-8"))
     except FileExistsError:
-        elsewhere = command("init", "FOLDER")
         then = f"`{_command_on(matrix)}` checks it; `{elsewhere}` writes another one"
         raise wrong(str(matrix), "is there already, and was not changed", then) from None
 

@@ -95,22 +95,22 @@ PublicKey = Annotated[
 ]
 
 
-def require_writable(folder: Path) -> Path:
+def require_writable(folder: Path, *, another: str = "with --out") -> Path:
     """Return a folder after checking, before any work, that it can be written or made.
 
-    Raises UserError if it cannot.
+    Raises UserError if it cannot. `another`: how the command is given another folder.
     """
     # A folder that does not exist will be made in the first of its parents that does.
     existing = folder.absolute()
     while not os.path.lexists(existing):
         existing = existing.parent
     if not existing.is_dir():
-        raise wrong(str(existing), "this is no folder", "name a folder with --out")
+        raise wrong(str(existing), "this is no folder", f"name a folder {another}")
     if not os.access(existing, os.W_OK | os.X_OK):
         cause = "you may not write to this folder"
-        then = "change its permissions, or name another folder with --out"
+        then = f"change its permissions, or name another folder {another}"
         if existing != folder.absolute():
             cause += f", and {folder} would have to be made in it"
-            then = f"make {folder} as a folder that you may write to, or name another with --out"
+            then = f"make {folder} as a folder that you may write to, or name another {another}"
         raise wrong(str(existing), cause, then)
     return folder

@@ -172,9 +172,8 @@ def _state(planned: Planned, locks: Mapping[str, LockStatus]) -> str:
         return "refused"
     if not _blocked_reason(planned, locks):
         return "ok"
-    if locks.get(planned.name) is LockStatus.STALE:
-        return "stale"
-    return "no lock"
+    lock_status = locks.get(planned.name, LockStatus.MISSING)
+    return "no lock" if lock_status is LockStatus.MISSING else str(lock_status)
 
 
 def _table_row(planned: Planned, state: str) -> tuple[str, ...]:

@@ -78,6 +78,10 @@ def site(
     # What was validated: recorded runs, those of the nightly jobs, and those that are attached to
     # published images.
     folders = recorded or [sources.workspace.results]
+    for folder in recorded or []:
+        if not folder.is_dir():
+            then = "name a folder with a runs.jsonl, such as `results` of a checkout"
+            raise wrong(f"--results {folder}", "there is no such folder", then)
     nightly = results.read(*(folder / "nightly" for folder in folders))
     all_runs = [*runs.recorded_runs(folders), *runs.nightly_runs(nightly)]
     published: dict[str, runs.Published] = {}

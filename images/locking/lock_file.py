@@ -89,15 +89,18 @@ class Lock:
 
 
 class Status(StrEnum):
-    """Whether an image can be built by its lock. A damaged lock counts as stale."""
+    """Whether an image can be built by its lock."""
 
     PRESENT = "present"
     MISSING = "missing"
     STALE = "stale"
+    """It was made for other inputs (pins, Python, indexes) than the image has now."""
+    DAMAGED = "damaged"
+    """It can't be read, or was edited by hand."""
 
 
 class State(NamedTuple):
-    """The status of an image's lock, and of a stale one the differences, in words."""
+    """The status of an image's lock, and of a stale or damaged one the reasons, in words."""
 
     status: Status
     differences: tuple[str, ...] = ()
@@ -106,9 +109,7 @@ class State(NamedTuple):
 def state(image: Image, folder: Path) -> State:
     """Return whether a folder has the lock of an image, and whether the lock is up to date.
 
-    A lock lists the packages of an image with their hashes. It is MISSING, PRESENT or STALE. Stale
-    locks have reasons, in words: the lock was made from other inputs (pins, Python, indexes) than
-    the image has now, it was edited by hand, or it can't be read.
+    A lock lists the packages of an image with their hashes. Stale and damaged locks have reasons.
     """
     place = folder / image.lock_name
     try:
@@ -118,7 +119,7 @@ def state(image: Image, folder: Path) -> State:
         if not (place / RECORD).is_file():
             return State(Status.MISSING)
         problems = [f"{problem.where}: {problem.cause}" for problem in error.problems]
-        return State(Status.STALE, tuple(problems))
+        return State(Status.DAMAGED, tuple(problems))
 
     expected = lock_inputs(image)
     # The image's inputs also list packages to build from source. The list does not matter for a
@@ -131,10 +132,10 @@ def state(image: Image, folder: Path) -> State:
         if package.name in expected.reserved:
             differences.append(f"{package.name} is from the default index")
     # Edited files matter less: a lock with other inputs is made anew anyway.
-    if not differences:
-        differences = [f"{name} is not what {RECORD} records" for name in lock.edited]
-    status = Status.STALE if differences else Status.PRESENT
-    return State(status, tuple(differences))
+    if differences:
+        return State(Status.STALE, tuple(differences))
+    edited = tuple(f"{name} is not what {RECORD} records" for name in lock.edited)
+    return State(Status.DAMAGED if edited else Status.PRESENT, edited)
 
 
 def is_present(image: Image, folder: Path) -> bool:
@@ -154,6 +155,8 @@ def why_blocked(image: Image, status: Status) -> str:
     lock_command = f"`{command('lock', image.lock_name)}`"
     if status is Status.STALE:
         return f"its lock is older than the pins: can't be built here; {lock_command} makes it anew"
+    if status is Status.DAMAGED:
+        return f"its lock is damaged: can't be built here; {lock_command} makes it anew"
     # `image.index` is set if only that index has this torch. Not every machine reaches it.
     place = f" where {urlsplit(image.index).hostname} answers" if image.index else ""
     return f"{NO_LOCK}; {lock_command} makes it{place}"
@@ -196,10 +199,16 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
             "this lock can't be used (what it was made for -> what is asked for now): "
             f"{'; '.join(differences)}"
         )
+        then = (
+            f"{lock_command} makes a new one; if you did not mean to ask for that, undo it in "
+            "matrix.yaml"
+        )
+        raise wrong(where, cause, then)
+    if status is Status.DAMAGED:
         then = f"{lock_command} makes a new one"
         if installation.IS_CHECKOUT:
             then += f"; `git checkout {where}` brings back the committed one"
-        raise wrong(where, cause, then)
+        raise wrong(where, f"this lock is damaged: {'; '.join(differences)}", then)
 
     lock = load(folder / image.lock_name)
     packages = list(chain.from_iterable(lock.layers.values()))
@@ -232,7 +241,7 @@ def load(place: Path) -> Lock:
     # These errors mean that the file is not JSON, or has another form.
     except (ValueError, KeyError, TypeError, AttributeError):
         then = f"{lock_command} makes it anew"
-        raise wrong(paths.shown(place / RECORD), "this lock is damaged", then) from None
+        raise wrong(paths.shown(place / RECORD), "it is not as truetag wrote it", then) from None
 
     # `torch.txt` is the requirements file of the layer `torch`.
     layers = {}

@@ -67,6 +67,11 @@ _VARIANTS = re.compile(
 )
 """Words of a model's variants, which all have its capability."""
 
+_GIVE_ARCH = (
+    "give --arch the compute capability, which `nvidia-smi --query-gpu=compute_cap "
+    "--format=csv,noheader` prints on that machine"
+)
+
 
 # --- GPU models -----------------------------------------------------------------------------------
 
@@ -184,11 +189,7 @@ def _no_single_model(text: str, fitting: Sequence[str]) -> UserError:
         name_a_model = f"give --gpu the name of one ({_some(similar)}); or "
     else:
         name_a_model = ""
-    then = (
-        f"{name_a_model}give --arch the compute capability, which `nvidia-smi "
-        "--query-gpu=compute_cap --format=csv,noheader` prints on that machine"
-    )
-    return wrong(f"--gpu {text!r}", cause, then)
+    return wrong(f"--gpu {text!r}", cause, f"{name_a_model}{_GIVE_ARCH}")
 
 
 def _models_named_in(text: str) -> list[str]:
@@ -326,9 +327,12 @@ def machine_from_options(
         then = "give one --arch for each --gpu, in the same order, or only one of the two options"
         raise wrong("--arch", cause, then)
 
+    if not gpus and not archs:
+        then = f"name the GPU, too (--gpu 'RTX 4090', for example), or {_GIVE_ARCH}"
+        raise wrong("--gpu", "no GPU is named, and what runs there depends on it", then)
+
     described = []
-    # Without both there is one GPU, of an empty name: the error says what to give.
-    for index in range(max(len(gpus), len(archs), 1)):
+    for index in range(max(len(gpus), len(archs))):
         gpu = gpus[index] if gpus else ""
         arch = archs[index] if archs else ""
         described.append(_describe_gpu(gpu, arch))

@@ -144,5 +144,7 @@ def test_an_image_whose_labels_contradict_its_rendered_context_is_refused(
 
 
 def test_an_image_without_a_rendered_context_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="can't be read as `nox -s render` wrote it"):
+    with pytest.raises(UserError, match="can't be read as `nox -s render` wrote it") as error:
         run_files.make_build_record(tmp_path / NAME, image_with({}), {})
+    dockerfile_folder = tmp_path / NAME / "context"
+    assert f"`docker build {dockerfile_folder}`" in error.value.problems[0].then

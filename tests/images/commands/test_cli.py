@@ -608,6 +608,14 @@ def test_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in finished.stderr
 
 
+def test_a_folder_of_results_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    finished = call_site(tmp_path, "--results", str(tmp_path / "result"))
+
+    assert finished.returncode == 2
+    assert "there is no such folder" in finished.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_damaged_line_of_results_is_named(tmp_path: Path) -> None:
     lines = tmp_path / "results" / "nightly" / "2026-11.jsonl"
     lines.parent.mkdir(parents=True)

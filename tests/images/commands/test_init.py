@@ -48,3 +48,15 @@ def test_a_matrix_that_is_there_stays_as_it_is(tmp_path: Path, is_link: bool) ->
         assert not (tmp_path / "nowhere").exists()
     else:
         assert matrix.read_text() == "mine"
+
+
+def test_a_place_that_is_no_folder_is_refused_without_an_option_that_init_lacks(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+
+    finished = call("init", str(tmp_path / "file"))
+
+    assert finished.returncode == 2
+    assert "--out" not in finished.stderr
+    assert "`nox -s init -- FOLDER`" in finished.stderr

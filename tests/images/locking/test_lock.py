@@ -513,8 +513,8 @@ ROW_OF_TORCH = b"torch==%s --hash=sha256:" + b"0" * 64 + b"\n"
         ("torch.txt", b"<<<<<<< ours\n", "is not `name==version`"),
         ("torch.txt", b"", "torch.txt is not what lock.json records"),
         ("torch.txt", ROW_OF_TORCH % b"2.6.0", "torch.txt is not what lock.json records"),
-        ("lock.json", b"{", "lock.json: this lock is damaged"),
-        ("lock.json", b"[]", "lock.json: this lock is damaged"),
+        ("lock.json", b"{", "lock.json: it is not as truetag wrote it"),
+        ("lock.json", b"[]", "lock.json: it is not as truetag wrote it"),
     ],
     ids=[
         "no file",
@@ -526,7 +526,7 @@ ROW_OF_TORCH = b"torch==%s --hash=sha256:" + b"0" * 64 + b"\n"
         "JSON of another form",
     ],
 )
-def test_a_damaged_lock_is_stale(
+def test_a_damaged_lock_is_not_older_than_the_pins(
     tmp_path: Path, file: str, content: bytes | type[Path] | None, difference: str
 ) -> None:
     write_lock(image_with(), tmp_path)
@@ -539,14 +539,27 @@ def test_a_damaged_lock_is_stale(
 
     status, differences = lock_file.state(image_with(), tmp_path)
 
-    assert status is Status.STALE
+    assert status is Status.DAMAGED
     assert difference in "; ".join(differences)
-    with pytest.raises(UserError, match="this lock can") as error:
+    assert "damaged" in lock_file.why_blocked(image_with(), status)
+    with pytest.raises(UserError, match="this lock is damaged") as error:
         lock_file.read(image_with(), tmp_path)
     assert "git checkout" in error.value.problems[0].then
 
 
-def test_a_comment_that_was_added_by_hand_makes_the_lock_stale(tmp_path: Path) -> None:
+def test_after_an_edit_of_a_pin_the_committed_lock_is_not_advised(tmp_path: Path) -> None:
+    write_lock(image_with(), tmp_path)
+    edited = image_with(pins=pins_with(liger_kernel="0.6.5"))
+
+    with pytest.raises(UserError, match="made for -> what is asked for now") as error:
+        lock_file.read(edited, tmp_path)
+
+    (problem,) = error.value.problems
+    assert "git checkout" not in problem.then, "it is the same lock"
+    assert "undo it in matrix.yaml" in problem.then
+
+
+def test_a_comment_that_was_added_by_hand_damages_the_lock(tmp_path: Path) -> None:
     write_lock(image_with(), tmp_path)
     path = tmp_path / "cu126-torch25" / "torch.txt"
 
@@ -554,7 +567,7 @@ def test_a_comment_that_was_added_by_hand_makes_the_lock_stale(tmp_path: Path) -
 
     state = lock_file.state(image_with(), tmp_path)
     assert state.differences == ("torch.txt is not what lock.json records",)
-    assert lock_file.states([image_with()], tmp_path) == {"cu126-torch25": Status.STALE}
+    assert lock_file.states([image_with()], tmp_path) == {"cu126-torch25": Status.DAMAGED}
 
 
 def test_requirements_of_compiled_packages_are_inputs_in_the_order_of_the_layers() -> None:

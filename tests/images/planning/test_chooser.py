@@ -166,8 +166,9 @@ def test_an_architecture_that_only_arm_boards_have_is_beside_an_arm_processor() 
 
 
 def test_a_machine_without_a_gpu_is_refused_with_what_to_give() -> None:
-    with pytest.raises(UserError, match="give --arch the compute capability"):
+    with pytest.raises(UserError, match="no GPU is named") as error:
         chooser.machine_from_options([], [], "580.65")
+    assert "give --arch the compute capability" in error.value.problems[0].then
 
 
 def test_an_architecture_adds_nothing_to_a_model_that_the_table_has() -> None:

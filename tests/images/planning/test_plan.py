@@ -236,8 +236,20 @@ OLD_LOCK = "its lock is older than the pins: can't be built here"
             f"{OLD_LOCK}; `nox -s lock -- cu126-torch27` makes it anew",
             "stale",
         ),
+        (
+            "cu126-torch27",
+            Status.DAMAGED,
+            "its lock is damaged: can't be built here; "
+            "`nox -s lock -- cu126-torch27` makes it anew",
+            "damaged",
+        ),
     ],
-    ids=["only one index has its torch", "an arch image has its parent's lock", "a stale lock"],
+    ids=[
+        "only one index has its torch",
+        "an arch image has its parent's lock",
+        "a stale lock",
+        "a damaged lock",
+    ],
 )
 def test_an_accepted_image_without_a_usable_lock_is_blocked(
     name: str, status: Status, blocked: str, state: str

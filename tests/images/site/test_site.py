@@ -706,7 +706,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def make_site_from(repository: str, out: Path) -> Called:
     """Call `site` for a registry, without any recorded runs."""
-    no_results = ("--results", str(out / "none"))
+    no_results = ("--results", str(out.parent))
     return call(
         "site", "--from", repository, "--out", str(out), "--date", "2026-11-21", *no_results
     )
