@@ -28,7 +28,7 @@ from validate.environment.image_paths import (
 from validate.environment.installed import Distribution
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, count_unlisted, failed
-from validate.next_steps import REPORT
+from validate.next_steps import CHECK_FAILED
 
 SETTINGS = Settings(
     reads_files_only=True,
@@ -467,7 +467,7 @@ def judge(_subject: str, _expect: Expected, evidence: Measured) -> Finding:
     capabilities), unless a Debian package brought them.
     """
     if not evidence["files"]:
-        return failed("no file of the image could be looked at", REPORT)
+        return failed("no file of the image could be looked at", CHECK_FAILED)
     faults = []
     for program in evidence["privileged"]:
         faults.append(
