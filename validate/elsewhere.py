@@ -45,9 +45,11 @@ class Replacement:
 REPLACEMENTS = (
     Replacement(
         option="--gpus",
-        pattern=rf"--gpus{_END}|--runtime=nvidia{_END}|--device nvidia\.com/gpu",
+        pattern=rf"--gpus{_END}|--runtime=nvidia{_END}|--device (?:nvidia\.com/gpu|/dev/nvidia)",
         kubernetes="`nvidia.com/gpu` under `resources.limits`, and the runtime class `nvidia`",
-        pyxis="`srun --gpus=N`, with enroot's hook 98-nvidia.sh on the node",
+        pyxis="`srun --gpus=N`, and NVIDIA_VISIBLE_DEVICES=all with "
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility in the image or exported before it: without "
+        "them enroot's hook 98-nvidia.sh mounts no driver",
         apptainer="`--nv`",
         podman="`--device nvidia.com/gpu=all`",
     ),
@@ -87,7 +89,7 @@ REPLACEMENTS = (
     ),
     Replacement(
         option="--device",
-        pattern=r"--device /dev/",
+        pattern=r"--device /dev/(?!nvidia)",
         kubernetes="a device plugin that offers it, such as NVIDIA's rdma-shared-device-plugin",
         pyxis=_HOST_DEVICES,
         apptainer=_HOST_DEVICES,

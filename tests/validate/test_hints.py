@@ -141,13 +141,13 @@ def test_a_row_yields_to_rows_that_are_there_and_do_not_yield_in_turn(row: HintR
         to_visit += cause.yields_to.split()
 
 
-GENERAL_LINES = {
-    "nccl-cuda-error": "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error",
-    "compile-failed": "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace",
-    "cuda-error": "torch.AcceleratorError: CUDA error: context is destroyed",
-    "uncaught-exception": "terminate called after throwing an instance of 'c10::Error'",
-    "torchao-torch": "Skipping import of cpp extensions due to incompatible torch version 2.9.1",
-}
+GENERAL_ROWS = """
+nccl-cuda-error compile-failed cuda-error uncaught-exception torchao-torch rank-failed
+signal-from-outside engine-core ray-died ray-creation killed segfault dataloader-worker
+pin-memory-thread map-died distributed-timeout store-timeout rendezvous ddp-params-differ
+nccl-remote abort-at-exit runner-lost pyxis wheel-failed
+""".split()
+"""Rows of lines which say that a call or a process failed, and not why."""
 
 
 @pytest.mark.parametrize(
@@ -157,17 +157,27 @@ GENERAL_LINES = {
         ("no-c-compiler", "RuntimeError: Failed to find C compiler. Please specify via CC"),
         ("cuda-out-of-memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"),
         ("ptxas-arch", "ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'"),
+        ("tokenizer-5", "AttributeError: Qwen2Tokenizer has no attribute encode_plus"),
     ],
 )
 def test_a_general_line_is_only_explained_where_no_other_names_the_cause(
     cause: str, line: str
 ) -> None:
-    general = "\n".join(GENERAL_LINES.values())
+    examples = dict(EXAMPLES)
+    general = "\n".join(examples[row] for row in GENERAL_ROWS)
 
     # The order of the lines makes no difference.
     assert ids_of_hints(f"{general}\n{line}") == [cause]
     assert ids_of_hints(f"{line}\n{general}") == [cause]
-    assert ids_of_hints(general) == list(GENERAL_LINES)[:3]
+    assert ids_of_hints(general) == GENERAL_ROWS[:3]
+
+
+def test_a_row_that_does_not_say_why_a_process_ended_yields_to_those_that_do() -> None:
+    """An actor's death hid its AttributeError, and memory was blamed (es-at-scale#41)."""
+    unexplained = re.compile(r"(process|worker|rank|job)\b[^.]*(not say wh(y|ose)|why,? stands)")
+    for row in ROWS:
+        if unexplained.search(row.cause):
+            assert row.yields_to == "any", row.id
 
 
 NVIDIA_SMI = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
