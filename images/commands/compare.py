@@ -187,13 +187,14 @@ def _find_newest(name: str, label: str, runs: Sequence[RunLine], sources: Source
 def _sort_partial_last(lines: Sequence[RunLine]) -> list[RunLine]:
     """Return the runs of an image, those last that judged only a part of a tier.
 
-    For example a run of the claims about speed: all other claims would be shown as changed. Within
-    both groups the order stays.
+    For example a run of the claims about speed: all other claims would not be compared. Within
+    both groups the order stays. Runs of other layers count, too: an image's name means them all.
     """
-    runs = [run_of_record(line, line.id) for line in lines]
+    # `judged_only_a_part` compares runs of the same digest.
+    runs = [replace(run_of_record(line, line.id), digest="") for line in lines]
 
     def is_partial(line: RunLine) -> bool:
-        run = run_of_record(line, line.id)
+        run = replace(run_of_record(line, line.id), digest="")
         return any(judged_only_a_part(run, tier, runs) for tier in run.tiers)
 
     return sorted(lines, key=is_partial)

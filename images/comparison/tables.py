@@ -31,7 +31,9 @@ def markdown(comparison: Comparison) -> str:
     """
     text = ""
     for section in _sections(comparison):
-        text += f"### {section.title}\n\n"
+        text += f"### {section.title}\n"
+        if section.rows or section.sentences:
+            text += "\n"
         table: list[list[str]] = []
         if section.rows:
             rule = ["---"] * len(section.header)
@@ -152,7 +154,8 @@ def _layers(comparison: Comparison) -> Section:
             same_layers.append(row.layer)
         else:
             rows.append((row.layer, *_compare_sizes(row.before, row.after), str(row.state)))
-    rows.append(("whole image", *_compare_sizes(before.bytes or None, after.bytes or None), ""))
+    if before.bytes or after.bytes:
+        rows.append(("whole image", *_compare_sizes(before.bytes or None, after.bytes or None), ""))
     sentences = [f"the same: {', '.join(same_layers)}"] if same_layers else []
     return Section(
         title="Size, unpacked",
@@ -165,15 +168,24 @@ def _layers(comparison: Comparison) -> Section:
 def _claims(comparison: Comparison) -> Section:
     """Return the section of claims that changed: a row for each, and below the table their reasons.
 
-    Only tiers that both runs measured have claims here.
+    Only tiers that both runs measured have claims here. Claims that only one of the runs measured
+    have not changed: they are counted and named below the table.
     """
     labels = (comparison.before.label, comparison.after.label)
     rows = []
+    # Label of the only run that measured them -> claims.
+    unmatched: dict[str, list[str]] = {}
     # Several claims may have one reason, such as a package that is missing.
     claims_by_reason: dict[tuple[str, str], list[str]] = {}
     for change in comparison.claims:
         claims = (change.before, change.after)
-        rows.append((str(change.tier), change.claim, *map(_describe_verdict, claims)))
+        if change.before and change.after:
+            rows.append((str(change.tier), change.claim, *map(_describe_verdict, claims)))
+        else:
+            label = labels[0] if change.before else labels[1]
+            verdict = _describe_verdict(change.before or change.after)
+            name = change.claim if verdict == Status.PASS else f"{change.claim}: {verdict}"
+            unmatched.setdefault(label, []).append(name)
         for label, claim in zip(labels, claims, strict=True):
             if claim and claim.reason and claim.verdict is not Status.PASS:
                 reason = " ".join(claim.reason.split())
@@ -182,6 +194,8 @@ def _claims(comparison: Comparison) -> Section:
     for (label, reason), keys in claims_by_reason.items():
         shown = reason if len(reason) <= _MOST_REASON else f"{reason[:_MOST_REASON]} ..."
         sentences.append(f"{label}, {', '.join(keys)}: {shown}")
+    for label, keys in unmatched.items():
+        sentences.append(f"measured in {label} only: {len(keys)} ({', '.join(keys)})")
     return Section(
         title=f"Claims that changed: {len(rows)}",
         header=("tier", "claim", *labels),

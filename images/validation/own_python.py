@@ -39,6 +39,7 @@ from validate.binaries.elf import ElfError
 from validate.binaries.loader import machine_named
 from validate.claims import ClaimSet
 from validate.evidence import Record
+from validate.survey.environments import NO_PYTHON
 
 PRELOAD = "/etc/ld.so.preload"
 """A file whose libraries the loader adds to every process, whatever its environment says
@@ -97,10 +98,10 @@ def measure_files(
     run = run_over_files(
         engine, image, arguments, claims, user_file, timeout=timeout, on_record=on_record
     )
-    # Our own Python starts in any image. But the suite stops at once if it finds no Python of the
-    # image, whose packages it is to read.
-    name = image_label(image)
-    then = f"`docker run --rm {name} python3 --version` must work: it needs a Python on its PATH"
+    # Our own Python starts in any image, also in one without a Python.
+    if not run.has_begun:
+        _require_packages(image, run.other_lines)
+    then = f"see what `docker run --rm {image_label(image)} python3 --version` prints"
     require_end(image, "files", run, then=then)
 
 
@@ -126,6 +127,7 @@ def query_files(
             if document:
                 return dict(document)
 
+    _require_packages(image, run.other_lines)
     # Escape control characters: a stranger's image may have printed this.
     tail = " | ".join(run.other_lines[-3:]).encode("unicode_escape").decode()
     cause = f"the image's files could not be read: {tail or 'nothing was printed'}"
@@ -134,6 +136,13 @@ def query_files(
         "if it does, report this as an issue of truetag"
     )
     raise failed(image_label(image), cause, then)
+
+
+def _require_packages(image: ImageInfo, lines: Sequence[str]) -> None:
+    """Raise UserError if what the suite printed is that the image has no Python with packages."""
+    if any(NO_PYTHON in line for line in lines):
+        then = "name an image that has one, such as that of a later stage of its Dockerfile"
+        raise failed(image_label(image), "has no Python with installed packages", then)
 
 
 def user_json(image: ImageInfo, *, covered: Sequence[str] = ()) -> bytes:

@@ -24,6 +24,8 @@ _ADDED_FOLDER = re.compile(r"import site; site\.addsitedir\('(?P<folder>/[^']+)'
 """The line by which an environment of additions takes in the image's packages
 (templates/additions/create.py)."""
 _LONGEST_TEXT = 1 << 20
+NO_PYTHON = "no Python with packages is there"
+"""What the suite prints of an image without one."""
 _LONGEST_INSTALLER = 40
 """Characters of the installer's name that are kept: the file may hold anything."""
 PACKAGES = ("site-packages", "dist-packages")
@@ -378,7 +380,7 @@ def with_python_from_files(user: UserEnvironment) -> UserEnvironment:
     # Every environment of the image, also those that are not on PATH.
     environments = find_environments(package_folders(), user.environ)
     if not environments:
-        raise LookupError(f"no Python with packages is there (PATH: {':'.join(folders)})")
+        raise LookupError(f"{NO_PYTHON} (PATH: {':'.join(folders)})")
     first = in_order_of_path(environments, folders)[0]
     return replace(user, python=first.python, start=first.start)
 

@@ -134,6 +134,20 @@ def test_a_name_is_no_run_of_a_part_of_the_claims_while_there_is_a_whole_one(
     assert json.loads(finished.stdout)["before"]["source"] == f"run {whole.id}"
 
 
+def test_a_newer_run_of_a_part_is_none_of_the_whole_whatever_its_layers_are(
+    matrix_file: Path,
+) -> None:
+    # Given a newer run of five claims, of another build, beside one of 34
+    name = "cu128-torch28-axolotl"
+    whole, partial = (recorded.lines()[f"{name}/{run}"] for run in ("h200", "cpu-examples"))
+    only_cpu = recorded.lines()[f"{name}/cpu"]
+    add_runs(matrix_file, whole, partial, only_cpu, recorded.lines()[TORCH_214])
+
+    finished = call("compare", name, TORCH_214, "--matrix", str(matrix_file), "--json")
+
+    assert json.loads(finished.stdout)["before"]["source"] == f"run {whole.id}"
+
+
 def test_a_name_is_the_run_of_a_part_where_no_other_is_recorded(matrix_file: Path) -> None:
     add_runs(matrix_file, recorded.lines()[SPEED_ALONE], recorded.lines()[TORCH_214])
 

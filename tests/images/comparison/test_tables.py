@@ -132,10 +132,34 @@ def test_claims_with_the_same_verdict_have_both_reasons_and_say_what_is_required
     assert f"- B, attention/sdpa: {long_reason[:240].strip()} ..." in lines
 
 
-def test_a_claim_of_one_run_has_a_hyphen_for_the_other() -> None:
-    lines = text_of(replace(BEFORE, label="B", claims=[claim("new", Status.KNOWN, "a fault")]))
+def test_claims_that_one_run_did_not_measure_are_counted_apart_from_those_that_changed() -> None:
+    measured = [claim("new", Status.KNOWN, "a fault"), claim("other", Status.PASS, "")]
 
-    assert "| gpu | attention/new | - | KNOWN |" in lines
+    lines = text_of(replace(BEFORE, label="B", claims=measured))
+
+    start = lines.index("### Claims that changed: 0")
+    assert lines[start + 1 : start + 4] == [
+        "",
+        "- B, attention/new: a fault",
+        "- measured in B only: 2 (attention/new: KNOWN, attention/other)",
+    ]
+
+
+def test_a_section_without_changes_is_its_title() -> None:
+    lines = text_of(replace(BEFORE, label="B"))
+
+    start = lines.index("### Packages: 0 changes")
+    assert lines[start + 1 : start + 3] == ["", "### Size, unpacked"]
+
+
+def test_a_size_of_the_whole_image_that_is_not_recorded_is_no_row() -> None:
+    before = replace(BEFORE, bytes=0)
+    after = replace(before, label="B", layers={"base": "2"})
+
+    lines = text_of(after, before)
+
+    assert "### Size, unpacked" in lines
+    assert not [line for line in lines if "whole image" in line]
 
 
 @pytest.mark.parametrize(

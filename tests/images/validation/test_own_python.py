@@ -15,18 +15,49 @@ import pytest
 
 from images.engine import archive
 from images.engine.containers import Container
+from images.engine.runtime import Exit
 from images.errors import UserError
 from images.publish import sbom
 from images.validation import own_python
+from images.validation.containers import SuiteRun
 from tests.support import elves
 from tests.support.engine_contents import image_info
 from validate.binaries.elf import ElfError
+from validate.claims import ClaimSet
+from validate.survey import environments
 
 
 def test_a_folder_whose_name_is_too_long_for_the_interpreter_is_refused() -> None:
     """The path of the loader is written into the interpreter, which has little room for it."""
     with pytest.raises(UserError, match="has room for"):
         own_python.python_files("/" + "x" * 300)
+
+
+@pytest.mark.parametrize("read", ["query", "measure"])
+def test_an_image_without_a_python_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    printed = f"LookupError: {environments.NO_PYTHON} (PATH: :/usr/bin)"
+    run = SuiteRun([printed], Exit(code=1, oom=False, error=""), has_begun=False)
+    monkeypatch.setattr(own_python, "run_over_files", lambda *_, **__: run)
+    engine: Any = None
+    info = image_info()
+
+    with pytest.raises(UserError) as error:
+        if read == "query":
+            own_python.query_files(engine, info, "survey", timeout=1)
+        else:
+            own_python.measure_files(
+                engine,
+                info,
+                ClaimSet(image="", claims=()),
+                b"{}",
+                seed=0,
+                timeout=1,
+                on_record=lambda _record: None,
+            )
+
+    assert error.value.problems[0].cause == "has no Python with installed packages"
 
 
 def test_a_library_that_would_search_folders_of_the_image_first_is_refused(tmp_path: Path) -> None:
