@@ -27,6 +27,7 @@ from validate.judging import Finding, Status, conclude, known_fault, listed, mat
 _RULES = yamlfile.table("audit.yaml")
 _DEBIANS = "/usr/lib/python3/dist-packages"
 """The folder of Debian's own Python packages."""
+_MISSING = "which is not installed"
 _LONGEST_VALUE = 80
 """How many characters of a variable's value are recorded."""
 
@@ -148,15 +149,20 @@ def image_evidence(info: ImageInfo, survey: Survey) -> dict[str, Evidence]:
 # --- rules about an environment -------------------------------------------------------------------
 
 
-def find_unmet_requirements(evidence: Evidence) -> Faults:
+def find_unmet_requirements(evidence: Evidence, *, at_import: bool = False) -> Faults:
     """Yield a sentence for each requirement that no installed package meets, as `pip check` does.
+
+    Releases that do not fit come before what is missing. `at_import`: True: only requirements that
+    a package checks when it is imported; False: only all others.
 
     In `evidence`, `python` is the release (`3.11`), `processor` is what the libraries are for, and
     `distributions` are the installed packages in the order of sys.path. Each has its name, version
     and requirements.
     """
     installed_versions = _installed_versions(evidence)
+    faults = []
     for distribution in evidence["distributions"]:
+        checked = _RULES["checked_at_import"].get(canonical(distribution["name"]), ())
         for line in distribution["requires"]:
             try:
                 requirement = Requirement(line)
@@ -166,8 +172,10 @@ def find_unmet_requirements(evidence: Evidence) -> Faults:
             except (InvalidRequirement, InvalidVersion, UndefinedEnvironmentName):
                 # pip, too, ignores a requirement, a version or a marker that it can't read.
                 continue
-            if complaint:
-                yield f"{distribution['name']} {distribution['version']} requires {complaint}"
+            if complaint and (canonical(requirement.name) in checked) is at_import:
+                release = f"{distribution['name']} {distribution['version']}"
+                faults.append(f"{release} requires {complaint}")
+    yield from sorted(faults, key=lambda fault: fault.endswith(_MISSING))
 
 
 def _installed_versions(evidence: Evidence) -> dict[str, str]:
@@ -214,7 +222,7 @@ def _complaint_about(requirement: Requirement, installed_versions: Mapping[str, 
     """
     version = installed_versions.get(canonical(requirement.name))
     if version is None:
-        return f"{requirement.name}, which is not installed"
+        return f"{requirement.name}, {_MISSING}"
     if requirement.specifier.contains(Version(version), prereleases=True):
         return ""
     return f"{requirement.name}{requirement.specifier}, {version} is installed"
@@ -353,6 +361,7 @@ def environment_evidence(
     silent_evidence = {"versions": with_processor, "uses_gpus": bool(cuda)}
     return {
         "requirements": metadata,
+        "import-requirements": metadata,
         "duplicates": metadata,
         "numpy": {
             "numpy": versions.get("numpy", ""),
@@ -389,6 +398,7 @@ _WITH_UV = (
     "and leave torch and all other packages at their versions: docs/audit.md, "
     '"What a fix changes", has the three commands of uv that do this'
 )
+_FITTING = f"install what is missing, and newer releases where one does not fit, {_WITH_UV}"
 _SET_ELSEWHERE = (
     "take the variable's `ENV` line out of the Dockerfile, and build again; where a program needs "
     "it, set it for that run (`docker run --env`)"
@@ -439,10 +449,16 @@ OF_IMAGE = (
 OF_ENVIRONMENT = (
     Rule(
         subject="requirements",
-        statement="every requirement of what is installed is met",
+        statement="every requirement that is not checked at import is met",
         find_faults=find_unmet_requirements,
-        fix=f"install newer releases that fit, {_WITH_UV}",
+        fix=_FITTING,
         required=False,
+    ),
+    Rule(
+        subject="import-requirements",
+        statement="no package refuses to be imported because of another one's release",
+        find_faults=partial(find_unmet_requirements, at_import=True),
+        fix=_FITTING,
     ),
     Rule(
         subject="duplicates",

@@ -5,6 +5,7 @@ whoever measured an image may have expected less of it. Nothing here reads files
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -160,10 +161,10 @@ class ReleasePolicy:
                 '--origin-exception "WHY", where WHY is your reason to do so nevertheless'
             )
         validating = command("validate", labels.get("dev.truetag.image", "NAME"))
-        problems = []
+        problems: list[Problem] = []
         for reason in reasons:
             step = f"validate the image again (`{validating}`)"
-            if "(static)" not in reason and "(cpu)" not in reason:
+            if not re.search(r"\((static|cpu)\)|the (static|cpu) tier", reason):
                 step += (
                     ", on a machine that can measure this: the gpu tier needs a GPU, multigpu and "
                     "multinode need several"
@@ -173,6 +174,9 @@ class ReleasePolicy:
                     f"`{validating}` says below this claim, after `next:`, what to do; then build "
                     "the image again, and publish that"
                 )
+            # A step of several reasons is printed once, below the last of them.
+            if problems and problems[-1].then == (then or step):
+                problems[-1] = replace(problems[-1], then="")
             problems.append(Problem(where=where, cause=reason, then=then or step))
         raise UserError(problems, code=1)
 
@@ -393,8 +397,8 @@ def find_lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> Lacking
     claim_count = len(reasons) + len(missing)
     if missing:
         reasons.append(
-            "its validation is older than some claims of today, and did not measure "
-            f"{listed(missing, limit=5)}"
+            f"its validation did not measure {listed(missing, limit=5)} ({tier}): these claims are "
+            "newer, or it measured only some claims (`--claim`)"
         )
     return Lacking(claim_count, reasons)
 

@@ -9,6 +9,7 @@ answer breaks off, or if the status is 408, 429, 500, 502, 503 or 504. A certifi
 and any other status are final.
 """
 
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ import requests
 from urllib3 import Retry
 from urllib3.exceptions import InvalidHeader
 
-from images.errors import Problem, root_cause
+from images.errors import Problem, innermost_error, root_cause
 from images.host.hashing import oci_digest
 from images.registry.auth import (
     SECONDS,
@@ -484,8 +485,16 @@ class Registry:
         return origin(url) == origin(self._root)
 
     def _broken(self, error: requests.exceptions.RequestException) -> TransientError:
-        """Return the error for a connection that broke."""
-        cause = f"the connection broke: {root_cause(error)}"
+        """Return the error for a connection that broke, or was never made."""
+        inner = innermost_error(error)
+        if isinstance(inner, socket.gaierror):
+            cause = f"this host is not known here: {root_cause(error)}"
+            then = "check the host's name and this machine's network, then give the command again"
+            return TransientError(Problem(where=str(self.repository), cause=cause, then=then))
+        if isinstance(inner, ConnectionRefusedError):
+            cause = "nothing answers at this address: the connection was refused"
+        else:
+            cause = f"the connection broke: {root_cause(error)}"
         return TransientError(problem(self.repository, cause))
 
     def _invalid(self, identifier: str, cause: str) -> RegistryError:

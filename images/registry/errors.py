@@ -45,7 +45,10 @@ class Stopped(Exception):  # noqa: N818  # not an error of anyone's
 def problem(repository: Repository, cause: str, status: int = 0) -> Problem:
     """Return a problem with a repository and, by the HTTP status, what the user can do about it."""
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        then = f"`docker login {repository.host}`, with an account that may write there"
+        then = (
+            f"`docker login {repository.host}`, with an account that may read there, or, to "
+            "publish, write"
+        )
     else:
         then = _NEXT.get(status, "see whether the registry runs, then give the command again later")
     return Problem(where=str(repository), cause=cause, then=then)

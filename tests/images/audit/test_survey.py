@@ -134,6 +134,32 @@ def test_an_unmet_requirement_is_a_fault_as_for_pip_check(requirement: str, comp
     assert faults == ([f"a 1.0 {complaint}"] if complaint else [])
 
 
+def test_releases_that_do_not_fit_come_before_what_is_missing() -> None:
+    surveyed = environment(
+        distribution("a", "1.0", "six"),
+        distribution("b", "1.0", "numpy>=2"),
+        distribution("numpy", "1.26.4"),
+    )
+
+    faults = faults_of_environment(surveyed)["requirements"]
+
+    assert faults.startswith("b 1.0 requires numpy>=2, 1.26.4 is installed; a 1.0 requires six, ")
+    assert "(next: install what is missing, and newer releases where one" in faults
+
+
+def test_a_release_with_which_a_package_refuses_to_be_imported_breaks_a_required_rule() -> None:
+    surveyed = environment(
+        distribution("transformers", "4.57.6", "tokenizers<=0.23.0,>=0.22.0", "typer"),
+        distribution("tokenizers", "0.21.0"),
+    )
+
+    faults = faults_of_environment(surveyed)
+
+    assert "requires tokenizers<=0.23.0,>=0.22.0, 0.21.0" in faults["import-requirements"]
+    assert ALL_RULES["import-requirements"].required
+    assert "tokenizers" not in faults["requirements"], "it is reported once"
+
+
 @pytest.mark.parametrize(
     ("torch", "cudnn", "is_fault"),
     [("2.9.0", "9.15.1.9", True), ("2.9.1", "9.10.2.21", True), ("2.9.1", "9.15.1.9", False)],

@@ -76,7 +76,7 @@ MEASURED_FOR_OLDER_PIN = judge_today(PIP, measured=OLDER_PIP, version="25")
         pytest.param(
             [judge_today(PIP, TORCH)],
             [STATIC],
-            ["and did not measure pins/torch"],
+            ["did not measure pins/torch"],
             id="fewer claims than today",
         ),
         pytest.param(
@@ -172,6 +172,24 @@ def test_who_lacks_the_origin_only_is_told_the_option_for_it() -> None:
     (problem,) = error.value.problems
     assert '--origin-exception "WHY"' in problem.then
     policy.require_open(NAME, {}, [evidence(PIP)], origin_exception=EXCEPTION)
+
+
+def test_a_step_for_several_reasons_is_printed_once() -> None:
+    policy = gate.ReleasePolicy(
+        gate=[STATIC, CPU, GPU],
+        alias_gate=[STATIC],
+        aliases_of=lambda _name: (),
+        claims_of=lambda _labels, _run: None,
+    )
+
+    with pytest.raises(UserError) as error:
+        policy.require_open(NAME, {}, [])
+
+    of_static, of_cpu, of_gpu = error.value.problems
+    assert of_static.then == ""
+    assert "validate the image again" in of_cpu.then
+    assert "GPU" not in of_cpu.then
+    assert "the gpu tier needs a GPU" in of_gpu.then
 
 
 def test_an_origin_that_failed_has_no_exception() -> None:

@@ -68,7 +68,7 @@ def test_a_refusal_is_final_and_in_the_registrys_words(server: Server) -> None:
 @pytest.mark.parametrize(
     ("status", "advice"),
     [
-        (401, "docker login"),
+        (401, "with an account that may read there, or, to publish, write"),
         (403, "docker login"),
         (404, "check the name"),
         (413, "client_max_body_size"),
@@ -345,6 +345,24 @@ def test_a_layer_is_sent_again_after_a_connection_that_broke_within_it(server: S
 
     assert registry.blobs["images"] == {LAYER_DIGEST: LAYER}
     assert server.count("PATCH") == 3
+
+
+@pytest.mark.parametrize(
+    ("host", "cause", "step"),
+    [
+        ("127.0.0.1:9", "nothing answers at this address", "see whether the registry runs"),
+        ("registry.invalid", "this host is not known here", "check the host's name"),
+    ],
+)
+@pytest.mark.usefixtures("pauses")
+def test_a_connection_that_was_never_made_did_not_break(host: str, cause: str, step: str) -> None:
+    with (
+        Registry(Repository.parse(f"{host}/images")) as registry,
+        pytest.raises(RegistryError, match=cause) as error,
+    ):
+        registry.get("latest")
+
+    assert step in error.value.problems[0].then
 
 
 def test_a_layer_is_sent_five_times_at_most(server: Server) -> None:
