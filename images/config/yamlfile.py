@@ -4,7 +4,9 @@ Every scalar stays text: 2.10 must not become 2.1.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from difflib import get_close_matches
+from itertools import chain
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -64,10 +66,22 @@ def parse(name: str, text: str) -> YamlFile:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}" if mark else name
         cause = f"is not YAML: {error.problem}"
+        then = "correct this line, or the one above it"
+        # The line with the place; empty if the error is at the end of the text.
+        line = "".join(text.splitlines()[mark.line : mark.line + 1]) if mark else ""
+        if mark and line:
+            character = line[mark.column : mark.column + 1]
+            cause += f": column {mark.column + 1} of {line.strip()!r}"
+            if character == "\t":
+                cause = f"is not YAML: a tab is in column {mark.column + 1} of {line.strip()!r}"
+                then = "replace the tab with spaces: YAML is indented with spaces only"
+            elif "cannot start any token" in str(error.problem):
+                cause = f"is not YAML: no value may begin with {character}: {line.strip()!r}"
+                then = "put this value into quotes"
         # A ComposerError is about two places, and `problem` describes only the second.
         if isinstance(error, yaml.composer.ComposerError) and error.context:
             cause = f"is not YAML: {error.context}, {error.problem}"
-        raise wrong(where, cause, "correct this line, or the one above it") from None
+        raise wrong(where, cause, then) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         cause = f"is not YAML: it holds the control character {chr(error.character)!r}"
@@ -119,9 +133,31 @@ def table(name: str) -> Any:
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def fix(file: YamlFile, page: str) -> str:
-    """Return what to do about a problem of a file. `page` is the page that explains its keys."""
-    return f"correct this line of {file.name}; {page} explains each key"
+def fix(file: YamlFile, page: str, step: str = "") -> str:
+    """Return what to do about a problem of a file: `step`, or to correct the line.
+
+    `page` is the page that explains its keys.
+    """
+    place = by_installation(checkout=page, installed=f"{page} of truetag's repository")
+    return f"{step or f'correct this line of {file.name}'}; {place} explains each key"
+
+
+def _known_keys(model: type[BaseModel], path: Path) -> list[str]:
+    """Return the keys that a section of a file may have. `path` leads to the section."""
+    types: list[Any] = [model]
+    for part in path:
+        inner: list[Any] = []
+        for outer in types:
+            fields = getattr(outer, "model_fields", {})
+            if part in fields:
+                inner.append(fields[part].annotation)
+            else:
+                # The types of a mapping's or list's items, and those of `X | None`.
+                inner.extend(get_args(outer))
+        types = inner
+    # The section may be written as `Section | None`.
+    types.extend(chain.from_iterable(map(get_args, list(types))))
+    return [key for section in types for key in getattr(section, "model_fields", {})]
 
 
 def validated(model: type[Model], file: YamlFile, page: str) -> Model:
@@ -140,8 +176,13 @@ def validated(model: type[Model], file: YamlFile, page: str) -> Model:
             path = tuple(part for part in fault["loc"] if part != "[key]")
             # `stacks.2.7.torch`
             place = ".".join(map(str, path))
+            then = fix(file, page)
             if fault["type"] == "extra_forbidden":
                 cause = f"unknown key {place!r}"
+                keys = _known_keys(model, path[:-1])
+                close = get_close_matches(str(path[-1]), keys, n=1)
+                names = close[0] if close else f"a key of this section ({', '.join(keys)})"
+                then = fix(file, page, f"rename it to {names}, or delete it")
             elif fault["type"] == "missing":
                 cause = f"{place!r} is missing"
             elif fault["type"] == "model_type":
@@ -149,7 +190,7 @@ def validated(model: type[Model], file: YamlFile, page: str) -> Model:
             else:
                 message = fault["msg"].removeprefix("Value error, ")
                 cause = f"{place}: {message}" if place else message
-            problems.append(Problem(where=file.where(path), cause=cause, then=fix(file, page)))
+            problems.append(Problem(where=file.where(path), cause=cause, then=then))
     if model_of_file is None or problems:
         raise UserError(problems)
     return model_of_file

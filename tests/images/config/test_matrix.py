@@ -52,6 +52,22 @@ def test_all_wrong_keys_and_values_are_named_at_once(tmp_path: Path) -> None:
     require_problem(problems, text, "common: {}", "'common' stands twice")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "step"),
+    [
+        ("nightly:\n", "nightly:\n  trakc: []\n", "rename it to track, or delete it"),
+        ("images:\n", "images:\n  - {name: cu126-torch25, colour: red}\n", "(name, archs, "),
+    ],
+    ids=["a typing error", "a key of no section"],
+)
+def test_an_unknown_key_is_answered_with_those_of_its_section(
+    tmp_path: Path, old: str, new: str, step: str
+) -> None:
+    problems = problems_of(tmp_path, SOUND.replace(old, new))
+
+    assert any("unknown key" in problem and step in problem for problem in problems), problems
+
+
 def test_all_names_that_stand_twice_or_point_at_nothing_are_named_at_once(tmp_path: Path) -> None:
     text = SOUND.replace("images:\n", "images:\n  - {name: cu126-torch27}\n")
     text = text.replace("  latest: cu128-torch28", "  latest: cu118-torch27\n  old: cu126-torch99")
@@ -115,12 +131,24 @@ def test_the_toolkit_needs_a_layer_above_it_and_one_below(tmp_path: Path) -> Non
     [
         ("", "matrix.yaml: the file is empty"),
         ("# only a comment\n", "matrix.yaml: the file is empty"),
-        ("a: [1, 2\nb: 3\n", "matrix.yaml:2: is not YAML"),
-        ("a: 1\n\tb: 2\n", "matrix.yaml:2: is not YAML"),
+        (
+            "a: [1, 2\nb: 3\n",
+            "matrix.yaml:2: is not YAML: did not find expected ',' or ']': column 2 of 'b: 3'",
+        ),
+        (
+            "a: 1\n\tb: 2\n",
+            "matrix.yaml:2: is not YAML: a tab is in column 1 of 'b: 2'\n"
+            "    next: replace the tab with spaces",
+        ),
+        (
+            "a: @b\n",
+            "matrix.yaml:1: is not YAML: no value may begin with @: 'a: @b'\n"
+            "    next: put this value into quotes",
+        ),
         ("- 1\n", "matrix.yaml:1: "),
         ("just words\n", "matrix.yaml:1: "),
     ],
-    ids=["empty", "only a comment", "an open bracket", "a tab", "a list", "words"],
+    ids=["empty", "only a comment", "an open bracket", "a tab", "an at sign", "a list", "words"],
 )
 def test_a_file_that_is_no_matrix_is_named_with_the_line(
     tmp_path: Path, text: str, beginning: str
