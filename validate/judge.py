@@ -245,7 +245,12 @@ def _find_next_step(claim: Claim, finding: Finding, measured: Mapping[str, Any])
     first_problem = finding.reason.partition("; ")[0]
     if PROVES_NOTHING in first_problem:
         return next_steps.MEASUREMENT_FAILED
-    return checks.next_step_of(claim, finding.reason)
+    step = checks.next_step_of(claim, finding.reason)
+    # `FILE of numpy 2.4.6 is missing`. Of several packages, the reason has the names.
+    packages = set(re.findall(r" of ([\w.-]+) (\d\S*) is (?:altered|missing)", finding.reason))
+    if len(packages) == 1:
+        step = step.replace("PACKAGE==VERSION", "==".join(packages.pop()))
+    return step
 
 
 def fit_to_image(step: str, image: str, *, is_folder: bool = False) -> str:

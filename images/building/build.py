@@ -18,7 +18,7 @@ from images.errors import Problem, UserError, failed, problem_of
 from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.validation.claims import image_claims
-from images.wheels.prebuilt import Gathered
+from images.wheels.prebuilt import UNLESS_USED, Gathered
 from validate import report
 from validate.evidence import Record
 from validate.judge import Verdict
@@ -247,7 +247,7 @@ def report_missing(
     if strict and problems:
         raise UserError(problems, code=1)
     for problem in problems:
-        warn(f"{problem.cause}: {problem.then}")
+        warn(f"{problem.cause}: {problem.then}; {UNLESS_USED}")
 
 
 def sentence_about(built: Built) -> str:

@@ -182,4 +182,7 @@ def _describe(image: Image, recorded: RecordedRuns, source: str, machine: Machin
     get = f"docker pull {source}:{name}" if source else command("build", name)
     models = [chooser.model_of(gpu) for gpu in machine.gpus]
     archs = ", ".join(str(arch) for arch in machine.archs)
-    return Known(get=get, sentence=recorded.status(image).gpu_sentence(models, archs))
+    sentence = recorded.status(image).gpu_sentence(models, archs)
+    if "known silent fault" in sentence:
+        sentence += f" `{command('plan', name)}` lists the issues of these faults."
+    return Known(get=get, sentence=sentence)

@@ -34,7 +34,7 @@ _LEAST_NAME_WIDTH = 25
 """Characters of the names' column in a narrow terminal."""
 _MOST_NAMES = 4
 """Names of images in a note on several. The table has them all."""
-_KEPT = "kept as it is by nightly runs, until a day"
+_KEPT = "nightly runs leave its torch as it is until a day: nothing needs to be done"
 
 
 def plan(
@@ -104,7 +104,11 @@ def _statuses(images: Sequence[Image], sources: Sources) -> Iterator[str]:
 
     recorded = RecordedRuns.read(sources)
     for image in images:
-        yield f"{image.name}: {recorded.status(image).sentence}"
+        status = recorded.status(image)
+        step = ""
+        if any(run.newer for run in status.deciding):
+            step = f" `{command('validate', str(image.name))}` measures all claims."
+        yield f"{image.name}: {status.sentence}{step}"
 
 
 def as_json_entry(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
@@ -235,7 +239,9 @@ def _shared_notes(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -
     if topics_with_names:
         yield f"warnings (`{command('plan', 'NAME')}` prints those of an image in full):"
     for topic, names in topics_with_names.items():
-        yield f"  {_name_or_count(names)}: {topic}"
+        # Of the worst, each image is named: whoever chooses one must not overlook it.
+        shown = ", ".join(names) if topic is Topic.SILENT else _name_or_count(names)
+        yield f"  {shown}: {topic}"
 
 
 def _name_or_count(names: Sequence[str]) -> str:

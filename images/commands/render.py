@@ -56,9 +56,11 @@ def render(
     images = common.select_accepted(selectors, sources)
     for image, lock in lock_file.read_all(images, sources.workspace.locks):
         _write_context(image, lock, options, pinned)
-        _tell_how_to_build(image, folder, places)
+    # Before the commands, because it names options of `docker build`.
     for warning in _describe_unused_locks(images, options, pinned):
         common.say(warning)
+    for image in images:
+        _tell_how_to_build(image, folder, places)
 
 
 def _tell_how_to_build(image: Image, folder: Path, places: Sequence[str]) -> None:
@@ -115,7 +117,8 @@ def _write_context(
     # The wheels that are not in the lock: compiled ones, for example. Some may be missing.
     wheels = prepared.wheels
     for package, reason in wheels.missing.items():
-        common.say(f"{image.name} lacks {reason}: {wheels.details[package]}")
+        step = f"{wheels.details[package]}; {prebuilt.UNLESS_USED}"
+        common.say(f"{image.name} lacks {reason}: {step}")
     folder = options.out / str(image.name)
     run_files.write_context(prepared.files, folder / "context")
     source = run_files.build_source(workspace.root, lock)

@@ -5,7 +5,6 @@ Every scalar stays text: 2.10 must not become 2.1.
 
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from itertools import chain
 from typing import Any, TypeVar, get_args
 
 import yaml
@@ -68,15 +67,17 @@ def parse(name: str, text: str) -> YamlFile:
         cause = f"is not YAML: {error.problem}"
         then = "correct this line, or the one above it"
         # The line with the place; empty if the error is at the end of the text.
-        line = "".join(text.splitlines()[mark.line : mark.line + 1]) if mark else ""
-        if mark and line:
-            character = line[mark.column : mark.column + 1]
-            cause += f": column {mark.column + 1} of {line.strip()!r}"
+        source_line = "".join(text.splitlines()[mark.line : mark.line + 1]) if mark else ""
+        if mark and source_line:
+            character = source_line[mark.column : mark.column + 1]
+            cause += f": column {mark.column + 1} of {source_line.strip()!r}"
             if character == "\t":
-                cause = f"is not YAML: a tab is in column {mark.column + 1} of {line.strip()!r}"
+                cause = (
+                    f"is not YAML: a tab is in column {mark.column + 1} of {source_line.strip()!r}"
+                )
                 then = "replace the tab with spaces: YAML is indented with spaces only"
             elif "cannot start any token" in str(error.problem):
-                cause = f"is not YAML: no value may begin with {character}: {line.strip()!r}"
+                cause = f"is not YAML: no value may begin with {character}: {source_line.strip()!r}"
                 then = "put this value into quotes"
         # A ComposerError is about two places, and `problem` describes only the second.
         if isinstance(error, yaml.composer.ComposerError) and error.context:
@@ -152,12 +153,15 @@ def _known_keys(model: type[BaseModel], path: Path) -> list[str]:
             if part in fields:
                 inner.append(fields[part].annotation)
             else:
-                # The types of a mapping's or list's items, and those of `X | None`.
+                # The types of a mapping's or list's items.
                 inner.extend(get_args(outer))
         types = inner
-    # The section may be written as `Section | None`.
-    types.extend(chain.from_iterable(map(get_args, list(types))))
-    return [key for section in types for key in getattr(section, "model_fields", {})]
+    keys: list[str] = []
+    for section in types:
+        # A section may be written as `Section | None`.
+        for option in (section, *get_args(section)):
+            keys.extend(getattr(option, "model_fields", {}))
+    return keys
 
 
 def validated(model: type[Model], file: YamlFile, page: str) -> Model:

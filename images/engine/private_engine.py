@@ -49,7 +49,7 @@ def open_engine(
             raise
         engine = _install_and_start(on_progress)
     if removed := engine.sweep():
-        on_progress(f"removed what killed commands left behind: {', '.join(removed)}")
+        on_progress(f"removed containers of killed truetag commands: {', '.join(removed)}")
     return engine
 
 

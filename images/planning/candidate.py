@@ -89,7 +89,7 @@ class Topic(StrEnum):
     LIMITS = "something that these releases cannot do together"
     LACKING = "an optional package, or a compiled extension, that the image lacks"
     VERSIONS = "another version than a package requires, or none"
-    GPU_CODE = "GPUs on which a part runs by PTX or by another kernel, or that were not read"
+    GPU_CODE = "a package lacks code for some of the GPUs, or which code it has was not read"
     CUDA = "a part for another CUDA than its neighbour's"
     UNKNOWN = "a package of which nothing is known"
     PRIVATE = "packages of a private index"

@@ -196,7 +196,10 @@ def _plan_named(name: str, sources: Sources) -> list[Planned]:
         # A torch that nobody knows may be a typing error: put the most similar names first.
         minors = {Minor.parse(release) for release in sources.facts.torch}
         if unknown.torch not in minors:
-            similar = selectors.most_similar(name, [other.name for other in accepted])
+            names = [other.name for other in accepted]
+            # torch52 has the characters of torch25.
+            swapped = [other for other in names if sorted(other) == sorted(name)]
+            similar = [*swapped, *selectors.most_similar(name, names)]
             nearest_names = list(dict.fromkeys([*similar, *nearest_names]))[: len(nearest_names)]
         # A matrix of one's own may have no image that can be built.
         if nearest_names:

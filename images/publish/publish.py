@@ -88,7 +88,7 @@ def read_local_image(engine: Engine, reference: str, name: ImageName, folder: Pa
     info = engine.inspect(reference)
     then = (
         f"`{command('build', str(name))}` validates it anew; "
-        f"or `{command('validate', str(name))}`, and give its folder with --attestation"
+        f"or `{command('validate', str(name))}`, then give --attestation out/validate/{name}"
     )
     try:
         evidence_file = (folder / statements.EVIDENCE_FILE).read_bytes()

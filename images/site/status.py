@@ -1,7 +1,8 @@
 """The status of an image: what its recorded validation runs prove of it today. One definition.
 
 `choose`, `plan`, `build`, the site, the README and the table of images all show it. It reads: its
-gpu tier *passed the 64 claims of its run on H200 of 2026-11-27; 3 claims are newer*.
+gpu tier *passed the 64 claims of its run on H200 of 2026-11-27; 3 claims added
+since and not measured*.
 
 - A run counts by its verdict, on that GPU and that day. Claims that were written later are counted
   as newer ones. They do not turn a PASS into anything else.
@@ -96,7 +97,7 @@ class TierRun(Row):
         """
         parts = [self._result]
         if self.newer:
-            parts.append(f"{plural(self.newer, 'claim is', 'claims are')} newer")
+            parts.append(f"{plural(self.newer, 'claim')} added since and not measured")
         if not self.layers_recorded:
             parts.append("its layers are not recorded")
         if self.moved:

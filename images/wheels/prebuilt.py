@@ -37,6 +37,7 @@ Obtain = Callable[[Prebuilt], Path]
 """Downloads an official wheel and returns its file: `obtain` with a cache and a way to fetch."""
 
 _RECORD = "record.json"
+UNLESS_USED = "unless you use it, nothing needs to be done: the image is built without it"
 _NOT_COMPILED = "which no index has as a wheel, and which is not compiled for this image yet"
 
 
@@ -335,7 +336,6 @@ def obtain(wheel: Prebuilt, *, cache: Path, fetch: Fetch | None = None) -> Path:
         try:
             (fetch or download)(wheel.url, partial_file)
         except OSError as error:
-            where = f"{wheel.filename} of {host_name}"
             then = (
                 f"download this wheel on a machine that reaches {host_name}, put it into a folder "
                 "here, and give the command again with --wheelhouse FOLDER"
@@ -347,7 +347,7 @@ def obtain(wheel: Prebuilt, *, cache: Path, fetch: Fetch | None = None) -> Path:
                     "copy the wheel there; if not, put a wheel of yours into a folder, and give "
                     "the command again with --wheelhouse FOLDER"
                 )
-            raise NotFetched(Problem(where=where, cause=cause, then=then)) from None
+            raise NotFetched(Problem(where=wheel.url, cause=cause, then=then)) from None
         then = (
             "nothing was kept; ask whoever serves it: the release's file was replaced, or "
             "something on the way rewrites it. --wheelhouse FOLDER takes a wheel of yours"

@@ -89,6 +89,28 @@ def lines_about(*claims: ClaimVerdict) -> list[str]:
     return lines[1 : lines.index("")]
 
 
+@pytest.mark.parametrize(
+    ("reason", "package"),
+    [
+        ("x.so of numpy 2.4.6 is missing", "numpy==2.4.6"),
+        ("x.so of numpy 2.4.6 is missing; y.so of six 1.0 is altered", "PACKAGE==VERSION"),
+    ],
+)
+def test_the_step_about_a_changed_file_names_its_package(reason: str, package: str) -> None:
+    claim = replace(CLAIM, check="files", subject="recorded", probe="static.files")
+    measurement = Measurement(subject="recorded", seconds=1.0, evidence={})
+    record = Record(
+        probe="static.files", outcome=Outcome.COMPLETED, seconds=1.0, measurements=(measurement,)
+    )
+    run = Evidence(image="i", digest="", records=(record,))
+
+    (judged,) = judge(
+        ClaimSet(image="i", claims=(claim,)), run, judges={"files": lambda *_: failed(reason)}
+    ).claims
+
+    assert f"--force-reinstall --no-deps {package}`" in judged.next_step
+
+
 def test_every_claim_of_every_check_has_a_next_step_in_its_file() -> None:
     for probe, file in all_probes():
         for key in file.CLAIMS:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.engine import private_engine
-from images.engine.client import private_home
+from images.engine.client import Engine, private_home
 from images.engine.private_engine import bridge, free_subnet, mac_address
 from images.errors import UserError
 
@@ -50,6 +50,23 @@ def test_too_long_a_path_is_said_before_anything_is_started(
     with pytest.raises(UserError, match="XDG_CACHE_HOME"):
         private_engine._start()
     assert not (private_home() / "docker.sock").exists()
+
+
+class EngineWithOrphan(Engine):
+    def __init__(self) -> None:
+        """Connect to nothing."""
+
+    def sweep(self) -> tuple[str, ...]:
+        return ("confident_pike",)
+
+
+def test_what_is_removed_is_said_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(private_engine, "connect", lambda _url: EngineWithOrphan())
+
+    private_engine.open_engine(None, on_progress=said.append)
+
+    assert said == ["removed containers of killed truetag commands: confident_pike"]
 
 
 def test_nothing_runs_nothing_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -670,6 +670,14 @@ def test_the_verb_answers_with_its_exit_status(
     assert "Traceback" not in finished.stderr
 
 
+def test_known_silent_faults_come_with_the_command_that_lists_them() -> None:
+    output = " ".join(call("choose", "--gpu", "RTX 4090", "--driver", "535").stdout.split())
+
+    image = re.search(r"Take (\S+):", output)
+    assert image and "known silent faults" in output
+    assert f"`nox -s plan -- {image[1]}` lists the issues of these faults." in output
+
+
 def test_a_driver_that_has_dropped_the_gpu_fits_no_image() -> None:
     output = call("choose", "--gpu", "V100", "--driver", "590.48").stdout
 

@@ -152,6 +152,8 @@ def test_the_nearest_image_differs_least() -> None:
         ("cu126-torch27-sm120", "cu128-torch27"),
         # The torch is a typing error, so the spelling counts.
         ("cu126-torch277", "images of the matrix: cu126-torch27,"),
+        # Two digits are swapped.
+        ("cu126-torch52", "images of the matrix: cu126-torch25,"),
         # The last digit is missing.
         ("cu128-torch21", "images of the matrix: cu128-torch210,"),
     ],

@@ -509,7 +509,7 @@ def test_no_lock_holds_releases_that_are_known_to_fail_together(lock: Path) -> N
         (True, "pin it at `stacks.2.5` in matrix.yaml"),
         (
             False,
-            "name it in the layer of triton, and pin it at `stacks.2.5` in matrix.yaml",
+            "add setuptools beside triton in `layers`, and pin it at `stacks.2.5` in matrix.yaml",
         ),
     ],
 )
@@ -531,6 +531,16 @@ def test_a_package_that_imports_what_it_does_not_require_is_refused_without_a_pi
     (reason,) = refused.reasons
     assert reason.startswith("triton 3.1.0 imports setuptools (Triton compiles")
     assert f": {step}" in reason
+
+
+def test_no_step_is_about_a_triton_that_another_step_replaces() -> None:
+    stack = {name: pin for name, pin in REAL.matrix.stacks["2.7"].items() if name != "setuptools"}
+    stacks = {**REAL.matrix.stacks, "2.7": {**stack, "triton": "3.2.0"}}
+
+    refused = planned("cu126-torch27", sources_with(REAL.facts, REAL, stacks=stacks))
+
+    assert any("pin triton==3.3.1 at `stacks.2.7`" in reason for reason in refused.reasons)
+    assert not any("setuptools" in reason for reason in refused.reasons)
 
 
 def test_a_private_package_is_accepted_with_a_warning_that_names_its_index() -> None:

@@ -512,8 +512,11 @@ def test_an_image_is_read_with_the_run_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no evidence of a validation"):
+    with pytest.raises(UserError, match="no evidence of a validation") as raised:
         read_local_image(tmp_path)
+
+    (problem,) = raised.value.problems
+    assert f"give --attestation out/validate/{NAME}" in problem.then
 
 
 @pytest.mark.parametrize(

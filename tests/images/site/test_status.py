@@ -61,7 +61,7 @@ def test_claims_that_were_added_do_not_turn_a_pass_into_anything_else() -> None:
     assert status.passed_on == ["H200"]
     (gpu_run,) = [run for run in status.deciding if run.tier is Tier.GPU]
     assert gpu_run.phrase == (
-        "passed the 1 claim of its run on H200 of 2026-11-10; 1 claim is newer"
+        "passed the 1 claim of its run on H200 of 2026-11-10; 1 claim added since and not measured"
     )
 
 
