@@ -228,7 +228,7 @@ def run_and_exit(program: typer.Typer, help_on_usage: Callable[[], str]) -> NoRe
     except _ClickException as error:
         # What is too long is cut in the place of a problem: click quotes all that it refuses. Other
         # words of the command line are left out: one may hold a password.
-        cause = _cut(error.format_message())
+        cause = _cut(error.format_message().replace("Value error, ", ""))
         _print_problem(Problem(where="".join(sys.argv[1:2]), cause=cause, then=help_on_usage()))
         sys.exit(2)
 

@@ -260,8 +260,11 @@ def main(
             _print_hint(hint, line)
     else:
         count = sum(len(text.splitlines()) for text in contents)
+        cause = f"no known error in {count} line{'s' * (count != 1)}"
+        if not count:
+            cause = "no known error, as there is no text: what was given is empty"
         next_step = _HOW_TO_SEARCH_ON if count else how_to_give_text
-        _complain(f"no known error in {count} line{'s' * (count != 1)}", next_step)
+        _complain(cause, next_step)
     return 0 if hints else 1
 
 
@@ -334,6 +337,8 @@ def _read_text(argument: str) -> str:
         decompress = decompressing(path, content)
         if decompress:
             raise OSError(f"{argument} is compressed: pipe its text in, by `{decompress}`")
+        if b"\0" in content:
+            raise OSError(f"{argument} is no text: it has zero bytes")
         return content.decode("utf-8", "replace")
     if path.is_dir():
         raise FileNotFoundError(f"{argument} is a folder")

@@ -87,10 +87,13 @@ def select_accepted(
 
     asked_for = find_refused(planned, selectors, sources)
     if asked_for:
-        then = f"choose another image: `{command('plan')}` lists them"
+        another = f"choose another image: `{command('plan')}` lists them"
         problems = []
         for image in asked_for:
             cause = f"is refused: {'; '.join(image.reasons)}"
+            then = another
+            if "in matrix.yaml" in cause:
+                then = f"change matrix.yaml as the reason says, or {another}"
             problems.append(Problem(where=image.name, cause=cause, then=then))
         raise UserError(problems)
 

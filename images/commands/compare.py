@@ -138,6 +138,8 @@ def _read_from_engine(
 
     cause = "is no image of the matrix, no recorded run and no folder"
     unknown = unmatched(reference, known_names).problems[0]
+    lines = paths.shown(sources.workspace.results / records.LINES)
+    unknown = replace(unknown, then=f"{unknown.then}, and {lines} all recorded runs")
     try:
         engine = connect(engine_url)
     except UserError as error:

@@ -70,11 +70,15 @@ def fleet(
     OUT/WORKERS/TASK gets an image's evidence, verdict and reports. On Slurm, OUT lies where the
     nodes see it. Exits with 0 only if everything asked for was judged and nothing failed.
     """
+    if not on:
+        here = command("build", *(selectors or ["NAME"]))
+        then = f"give --on {ON}; `{here}` builds on this machine, without a cluster"
+        raise wrong("--on", "this option is missing: it names the cluster", then)
     if on not in ("slurm", "ray") and not on.startswith("ray://"):
         cause = "truetag can run tasks on Slurm and on Ray only"
         here = command("build", "NAME")
         then = f"give --on {ON}; on this machine, `{here}` does the same without a cluster"
-        raise wrong(f"--on {on}".strip(), cause, then)
+        raise wrong(f"--on {on}", cause, then)
     sources = common.sources(matrix)
     cluster = config.read(file, sources.workspace.root)
     name, machines = config.choose_machines(cluster, workers)

@@ -56,7 +56,14 @@ def render(
     images = common.select_accepted(selectors, sources)
     for image, lock in lock_file.read_all(images, sources.workspace.locks):
         _write_context(image, lock, options, pinned)
-    # Before the commands, because it names options of `docker build`.
+    # Before the commands, because these name options of `docker build`.
+    if base != base_images.AUTO:
+        pythons = " and ".join(sorted({str(image.base.python) for image in images}))
+        common.say(
+            f"{base} was not looked at: the context fits a base with Python {pythons}, or one with "
+            "an apt-get that installs it; "
+            f"`{command('build', *selectors, '--base', base)}` looks, and refuses any other"
+        )
     for warning in _describe_unused_locks(images, options, pinned):
         common.say(warning)
     for image in images:

@@ -29,7 +29,7 @@ from images.context.labels import LABELS
 from images.engine import Engine, private_engine
 from images.engine.configuration import SUITE
 from images.engine.progress import Progress
-from images.errors import command, failed
+from images.errors import command, failed, wrong
 from images.host import checkout
 from images.locking import layer_record
 from images.reproduction.builds import (
@@ -148,7 +148,7 @@ def require_second_build(once: bool, beside: str) -> None:
             "give the command without --once, or add --beside FILE, with the reproduce.json of a "
             "build on another machine"
         )
-        raise failed("--record", cause, then)
+        raise wrong("--record", cause, then)
 
 
 def require_committed(workspace: Workspace) -> None:

@@ -98,6 +98,9 @@ def _read(path: Path) -> str:
     """Return the text of a file. Raises UserError if it is missing or can't be read."""
     try:
         return path.read_text(encoding="utf-8")
+    except IsADirectoryError:
+        then = "name the file in it, or another one, with --matrix"
+        raise wrong(paths.shown(path), "is a folder, and no file", then) from None
     except FileNotFoundError:
         then = by_installation(
             checkout=f"`git checkout {path.name}`",

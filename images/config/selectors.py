@@ -168,7 +168,7 @@ def unmatched(selector: str, names: Sequence[str]) -> UserError:
 
     It shows the most similar of `names`, those of images and aliases.
     """
-    then = f"`{command('plan')}` lists all"
+    then = f"`{command('plan')}` lists all images"
     similar = most_similar(selector, names)
     if similar:
         then = f"nearest: {', '.join(similar)}; {then}"

@@ -191,6 +191,11 @@ def validated(model: type[Model], file: YamlFile, page: str) -> Model:
                 cause = f"{place!r} is missing"
             elif fault["type"] == "model_type":
                 cause = f"lines of the form `key: value` are expected {place and 'below ' + place}"
+            elif fault["type"] == "list_type":
+                cause = f"{place}: a list is expected: [A, B], or a line `- A` for each"
+            elif fault["type"] == "string_pattern_mismatch":
+                pattern = fault["ctx"]["pattern"]
+                cause = f"{place}: {fault['input']!r} has another form than is allowed: {pattern}"
             else:
                 message = fault["msg"].removeprefix("Value error, ")
                 cause = f"{place}: {message}" if place else message

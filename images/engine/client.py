@@ -615,6 +615,8 @@ def _connect_to(named: _NamedEngine) -> Engine:
         )
         if isinstance(error, ValueError):
             then = "write the address as unix:///PATH, tcp://HOST:PORT or ssh://HOST"
+        if address.startswith("/"):
+            then = f"write it as unix://{address}"
         if address.startswith(_SSH):
             then = (
                 f"make `docker -H {address} version` work without a question for a password, then "

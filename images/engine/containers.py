@@ -19,6 +19,7 @@ import requests
 import urllib3.exceptions
 from docker.types import LogConfig, Mount, Ulimit
 
+from images.config.selectors import image_name
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage, engine_error_kind
@@ -94,7 +95,8 @@ def _refusal(
     kind = engine_error_kind(reason, not_found=not_found)
 
     if image is not None and kind is EngineErrorKind.NO_SUCH_IMAGE:
-        then = f"build it (`{command('build', 'NAME')}`) or pull it"
+        name = image if image_name(image) else "NAME"
+        then = f"build it (`{command('build', name)}`) or pull it"
         problem = Problem(where=image, cause="the engine has no such image", then=then)
         return NoSuchImage(problem, kind, code=2)
     if image is not None and kind is EngineErrorKind.BAD_REFERENCE:

@@ -3,6 +3,7 @@
 The package submitit submits the jobs. Where and when they run is Slurm's decision.
 """
 
+import re
 import shlex
 import shutil
 import signal
@@ -28,6 +29,9 @@ RESULT_LAG = 15.0
 late."""
 GRACE_SECONDS = 60
 """Slurm sends a signal this many seconds before a job's time is over, to remove its containers."""
+
+_NO_CLUSTER = re.compile("configuration source|contact slurm controller", re.IGNORECASE)
+"""What sbatch says where no controller of Slurm is known or answers."""
 
 Job = submitit.Job[Result]
 
@@ -73,10 +77,14 @@ def run_tasks(
         then = (
             "correct `slurm` of these machines in fleet.yaml (`sinfo` shows partitions and nodes)"
         )
+        # Such as `Could not establish a configuration source`: no partition would help.
+        if _NO_CLUSTER.search(str(error)):
+            cause = f"sbatch finds no Slurm cluster: {' '.join(str(error).split())[-400:]}"
+            then = "submit from a login node of the cluster, where `sinfo` shows its nodes"
         raise failed("--on slurm", cause, then) from None
     finally:
         # Cancel by name: Slurm may have accepted jobs whose IDs it could not report any more.
-        subprocess.run(["scancel", f"--name={name}"], check=False)
+        subprocess.run(["scancel", f"--name={name}"], check=False, stderr=subprocess.DEVNULL)
         shutil.rmtree(scratch, ignore_errors=True)
 
 

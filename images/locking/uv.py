@@ -398,9 +398,12 @@ def _change_before_locking(reason: str, target: Target) -> str:
         return f"pin {names} in matrix.yaml, as only pins are taken from a private index"
     absent = re.search(r"(\S+) was not found in the package registry", reason)
     if absent:
+        # An address without an index answers 404 for every name.
+        default = index_access.find_default_index()
+        check = f"see whether {default.url} ({default.variable}) is an index; " if default else ""
         return (
-            f"correct the name {absent[1]} in matrix.yaml, or, if an index of yours has this "
-            f"package, name that index under `indexes`; if no index has {absent[1]}, name it under "
+            f"{check}correct the name {absent[1]} in matrix.yaml, or, if an index of yours has it, "
+            f" name that index under `indexes`; if no index has {absent[1]}, name it under "
             "`optional`, and put its wheel into a folder for `build --wheelhouse FOLDER`"
         )
     return "change one of the pins that uv names, in matrix.yaml"
@@ -463,6 +466,11 @@ def _without_passwords(text: str) -> str:
     return index_access.redact(text, environment(os.environ).items())
 
 
+def _host_and_port(url: str) -> str:
+    """Return the host of an address, with its port if it has one, and without user and password."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
 def _explain_refusal(url: str, status: int, target: Target, where: str) -> LoginRefused:
     """Return the error for an index that answered with HTTP 401 or 403 (`status`).
 
@@ -470,7 +478,7 @@ def _explain_refusal(url: str, status: int, target: Target, where: str) -> Login
     name.
     """
     refusal, then = index_access.describe_refusal(url, status, target.indexes)
-    cause = f"the package index {urlsplit(url).hostname} {refusal}"
+    cause = f"the package index {_host_and_port(url)} {refusal}"
     then = f"{then}; then `{command('lock', where)}`"
     return LoginRefused(Problem(where=where, cause=cause, then=then), code=1)
 
@@ -505,7 +513,8 @@ def _explain_unreachable(url: str, reason: str, target: Target, where: str) -> U
     `url` is what uv wanted to fetch, `reason` why it failed. `where` is the image's name.
     """
     host = urlsplit(url).hostname
-    cause = f"the package index {host} can't be reached: {reason}"
+    place = _host_and_port(url)
+    cause = f"the package index {place} can't be reached: {reason}"
     # An index beside the default one is set only for a torch that no other index has.
     is_only_index = target.index is not None and urlsplit(target.index).hostname == host
     private_hosts = {urlsplit(private_url).hostname for private_url in target.indexes.values()}
@@ -516,7 +525,7 @@ def _explain_unreachable(url: str, reason: str, target: Target, where: str) -> U
     else:
         other = "or set UV_DEFAULT_INDEX to another index"
     then = (
-        f"give `{command('lock', where)}` again on a machine that reaches {host}, or set "
+        f"give `{command('lock', where)}` again on a machine that reaches {place}, or set "
         f"HTTPS_PROXY if it is reached through a proxy; {other}"
     )
     error = IndexUnreachable if is_only_index else UserError

@@ -67,6 +67,8 @@ _VARIANTS = re.compile(
 )
 """Words of a model's variants, which all have its capability."""
 
+_LAST_MAJOR = 29
+"""The highest first number of an architecture that is taken for one. Those of today end at 12."""
 _GIVE_ARCH = (
     "give --arch the compute capability, which `nvidia-smi --query-gpu=compute_cap "
     "--format=csv,noheader` prints on that machine"
@@ -371,6 +373,10 @@ def _describe_gpu(gpu: str, arch: str) -> _DescribedGpu:
         raise wrong(
             f"--arch {arch}", str(error), "give --arch sm_89, sm89 or 8.9, for example"
         ) from None
+
+    if arch_of_option and arch_of_option.major > _LAST_MAJOR:
+        then = "give --arch sm_89, sm89 or 8.9, for example"
+        raise wrong(f"--arch {arch}", "no GPU has this architecture", then)
 
     # No model, or one that the table lacks, is described by its architecture alone.
     try:

@@ -19,7 +19,7 @@ from images.engine import Engine, ImageInfo, configuration, exported, layers
 from images.engine.configuration import SUITE
 from images.engine.layer_tree import LayerEntry
 from images.engine.progress import Progress
-from images.errors import failed
+from images.errors import wrong
 from images.locking import layer_record, lock_file
 from images.planning.image import Image
 from images.reproduction.cold_builds import nothing_new_kept, on_own_layer, with_own_wheels
@@ -217,7 +217,8 @@ def read_result(file: Path) -> tuple[BuildResult, Files]:
     # The file is missing, was cut off, or has other fields than this version writes.
     except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
         then = f"name a {RESULT} that `reproduce` wrote, with {FILES} beside it"
-        raise failed(str(file), f"is no result of `reproduce`: {error}", then) from None
+        cause = error.strerror if isinstance(error, OSError) else str(error)
+        raise wrong(str(file), f"is no result of `reproduce`: {cause}", then) from None
 
 
 def entry_of(row: Sequence[Any]) -> LayerEntry:

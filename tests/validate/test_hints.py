@@ -518,8 +518,17 @@ def test_an_empty_file_says_how_to_give_a_text(tmp_path: Path) -> None:
 
     done = call("hint", str(tmp_path / "empty"))
 
-    assert "no known error in 0 lines\n      next: give the error" in done.stderr
+    assert "what was given is empty\n      next: give the error" in done.stderr
     assert "`COMMAND 2>&1 | nox -s hint`" in done.stderr
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.bin").write_bytes(b"\x7fELF\0\0")
+
+    done = call("hint", str(tmp_path / "train.bin"))
+
+    assert done.returncode == 2
+    assert "train.bin is no text: it has zero bytes" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["/tmp/missing.log", "train.log", "nohup.out"])

@@ -181,6 +181,22 @@ def test_render_reports_no_unused_lock_of_a_base_that_the_user_named(tmp_path: P
 
     assert finished.returncode == 0, finished.stderr
     assert "is not used" not in finished.stderr
+    message = in_one_line(finished.stderr)
+    assert "mine:1 was not looked at: the context fits a base with Python 3.11" in message
+    assert "`nox -s build -- cu126-torch25 --base mine:1` looks" in message
+
+
+def test_a_pin_that_a_rule_refuses_may_be_changed(tmp_path: Path) -> None:
+    text = (ROOT / "matrix.yaml").read_text(encoding="utf-8")
+    (tmp_path / "matrix.yaml").write_text(
+        re.sub(r"\baccelerate: [\d.]+", "accelerate: 0.20.0", text)
+    )
+
+    finished = call("lock", "cu130-torch214", "--matrix", str(tmp_path / "matrix.yaml"))
+
+    message = in_one_line(finished.stderr)
+    assert "in matrix.yaml next: change matrix.yaml as the reason says" in message
+    assert "or choose another image: `nox -s plan` lists them" in message
 
 
 def test_render_names_no_option_that_it_has_not(tmp_path: Path) -> None:

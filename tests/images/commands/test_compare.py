@@ -318,6 +318,7 @@ def test_an_unknown_name_gets_the_nearest_ones() -> None:
 
     assert "cu130-torh213: is no image of the matrix, no recorded run and no folder" in message
     assert "nearest: cu130-torch213" in message
+    assert "`nox -s plan` lists all images, and results/runs.jsonl all recorded runs" in message
     assert "no Docker Engine answers" in message, "it could be an image of that engine"
     assert message.count("error ") == 1
 

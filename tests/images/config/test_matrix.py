@@ -88,6 +88,13 @@ def test_each_mistake_is_named(tmp_path: Path, before: str, after: str, cause: s
     assert all(problem.startswith("matrix.yaml") for problem in problems)
 
 
+def test_a_folder_in_the_place_of_a_matrix_is_named_as_one(tmp_path: Path) -> None:
+    (tmp_path / "matrix.yaml").mkdir()
+
+    with pytest.raises(UserError, match="is a folder, and no file"):
+        matrix.load(tmp_path / "matrix.yaml")
+
+
 def test_a_condition_on_no_platform_is_named_at_its_line(tmp_path: Path) -> None:
     text = SOUND.replace("select: cu118-*", "select: platform=arm46")
 

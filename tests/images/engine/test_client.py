@@ -121,13 +121,18 @@ def test_one_module_alone_uses_what_the_sdk_keeps_private() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["tcp://[::1", "tcp://host:99999999", "\x1b[31m", "ftp://x", "/a.sock", "tcp://"]
+    "address", ["tcp://[::1", "tcp://host:99999999", "\x1b[31m", "ftp://x", "tcp://"]
 )
 def test_an_address_that_cannot_be_read_gets_the_forms_of_addresses(address: str) -> None:
     with pytest.raises(UserError, match="no Docker Engine answers") as error:
         client.connect(address)
 
     assert "unix:///PATH, tcp://HOST:PORT or ssh://HOST" in error.value.problems[0].then
+
+
+def test_a_socket_that_is_named_by_its_path_gets_its_address() -> None:
+    with pytest.raises(UserError, match=r"next: write it as unix:///a\.sock"):
+        client.connect("/a.sock")
 
 
 @pytest.mark.parametrize("address", ["ssh://me@builder", "ssh://me@builder:2222"])

@@ -54,6 +54,13 @@ def test_errors_bear_their_kind(raised: Exception, kind: EngineErrorKind, code: 
     assert isinstance(told.value, NoSuchImage) == (kind is EngineErrorKind.NO_SUCH_IMAGE)
 
 
+def test_an_image_that_the_engine_lacks_is_built_by_its_own_name() -> None:
+    with pytest.raises(NoSuchImage) as error, engine_errors("cu128-torch28", image="cu128-torch28"):
+        raise answered(404, "No such image: cu128-torch28:latest")
+
+    assert "`nox -s build -- cu128-torch28`" in error.value.problems[0].then
+
+
 def test_a_file_that_cannot_be_sent_is_named_with_what_to_do(tmp_path: Path) -> None:
     # given a file that was removed, one that grows while it is read, and one on a broken disk:
     # reading the first bytes of /proc/self/mem gives EIO

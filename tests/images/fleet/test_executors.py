@@ -177,6 +177,19 @@ def test_the_reason_why_sbatch_refuses_is_reported(cluster: FakeSlurm, shared_fo
         next(run_tasks(shared_folder))
 
 
+def test_a_machine_that_belongs_to_no_cluster_is_named_as_the_reason(
+    cluster: FakeSlurm, shared_folder: Path
+) -> None:
+    cluster.submission_error = slurm.submitit.core.utils.FailedJobError(
+        "sbatch: fatal: Could not establish a configuration source"
+    )
+
+    with pytest.raises(UserError, match="finds no Slurm cluster") as error:
+        next(run_tasks(shared_folder))
+
+    assert "fleet.yaml" not in error.value.problems[0].then
+
+
 def test_a_machine_without_slurm_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,7 +121,7 @@ def test_without_a_login_lock_says_how_to_give_one(
 ) -> None:
     problem = problem_of_lock(plain_image(), tmp_path)
 
-    host = guarded.server.host.partition(":")[0]
+    host = guarded.server.host
     assert problem.cause == (
         f"the package index {host} asks for a login (HTTP {refusal}), and none is set"
     )

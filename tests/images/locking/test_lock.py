@@ -1,6 +1,7 @@
 """Locks, resolved by the real uv from an index of tiny wheels on loopback."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -309,6 +310,8 @@ def test_a_package_that_no_index_has_may_come_from_a_folder_of_wheels(stocked: I
         resolve.resolve(image_with_library("private", "1.0"))
 
     assert "private was not found in the package registry" in causes(error)
+    address = os.environ["UV_DEFAULT_INDEX"]
+    assert f"see whether {address} (UV_DEFAULT_INDEX)" in error.value.problems[0].then
     assert "name it under `optional`" in error.value.problems[0].then
     assert "under `indexes`" in error.value.problems[0].then
     assert "--wheelhouse FOLDER" in error.value.problems[0].then
@@ -354,7 +357,7 @@ def test_an_index_that_does_not_answer_is_named(stocked: Indexes) -> None:
     with pytest.raises(UserError) as error:
         resolve.resolve(image_with(index="http://127.0.0.1:9/whl/cu124"))
 
-    assert "the package index 127.0.0.1 can't be reached" in causes(error)
+    assert "the package index 127.0.0.1:9 can't be reached" in causes(error)
     assert "no other index has this torch" in error.value.problems[0].then
     assert error.value.code == 1
 

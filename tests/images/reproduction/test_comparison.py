@@ -109,8 +109,10 @@ def test_what_another_engine_gave_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no result of `reproduce`"):
+    message = "is no result of `reproduce`: No such file or directory\n"
+    with pytest.raises(UserError, match=message) as error:
         builds.read_result(tmp_path / "none" / builds.RESULT)
+    assert error.value.code == 2
 
 
 @pytest.mark.parametrize(
@@ -182,8 +184,9 @@ def test_builds_without_a_recipe_are_not_recorded(tmp_path: Path) -> None:
 
 
 def test_one_build_is_not_recorded() -> None:
-    with pytest.raises(UserError, match="--once makes only one build"):
+    with pytest.raises(UserError, match="--once makes only one build") as error:
         reproduce.require_second_build(once=True, beside="")
+    assert error.value.code == 2
 
 
 @pytest.mark.parametrize(
