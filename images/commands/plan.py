@@ -88,14 +88,14 @@ def plan(
         typer.echo(json.dumps(buildable))
     else:
         # Before the table, which comes last.
-        common.show(_statuses(images if chosen else [], sources))
+        common.show(describe_statuses(images if chosen else [], sources))
         common.show(table(planned, states, terminal.width_of(sys.stdout)))
     # As `build` ends for the same images.
     if common.find_refused(planned, chosen, sources):
         raise typer.Exit(2)
 
 
-def _statuses(images: Sequence[Image], sources: Sources) -> Iterator[str]:
+def describe_statuses(images: Sequence[Image], sources: Sources) -> Iterator[str]:
     """Yield a line for each image that was asked for: what its recorded runs prove of it."""
     if not images:
         return

@@ -613,6 +613,8 @@ def _connect_to(named: _NamedEngine) -> Engine:
             "start that engine (`docker info` shows whether it runs), or give --engine another "
             "URL: unix:///PATH, tcp://HOST:PORT or ssh://HOST"
         )
+        if named.source == "DOCKER_HOST":
+            then += "; or `unset DOCKER_HOST`, which leaves the choice to truetag"
         if isinstance(error, ValueError):
             then = "write the address as unix:///PATH, tcp://HOST:PORT or ssh://HOST"
         if address.startswith("/"):

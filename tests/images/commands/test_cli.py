@@ -176,6 +176,17 @@ def test_render_reports_each_lock_of_debians_packages_that_its_contexts_leave_ou
     assert "`--pull --no-cache`" in message
 
 
+def test_render_tells_the_options_of_docker_build_before_its_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "images", "render", "cu126-torch25", "--out", str(tmp_path)]
+
+    finished = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, check=True
+    )
+
+    message = in_one_line(finished.stdout)
+    assert 0 < message.index("`--pull --no-cache`") < message.index("docker build -t")
+
+
 def test_render_reports_no_unused_lock_of_a_base_that_the_user_named(tmp_path: Path) -> None:
     finished = call("render", "cu126-torch25", "--base", "mine:1", "--out", str(tmp_path))
 

@@ -10,17 +10,21 @@ import sys
 import pytest
 
 from images.commands import common
-from images.commands.plan import table
+from images.commands.plan import describe_statuses, table
 from images.config.matrix import load
 from images.locking import lock_file
 from images.locking.lock_file import Status as LockStatus
 from images.planning import plan
 from images.planning.candidate import Topic
+from images.site.recorded import RecordedRuns
+from images.site.status import ImageStatus, TierRun
 from tests.support.checkout import ROOT
 from tests.support.commands import call, run
 from validate import report
+from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict, judge
+from validate.judging import Status
 from validate.terminal import wrapped
 
 PLAN = plan.plan(load())
@@ -131,6 +135,29 @@ def test_warnings_on_several_images_are_named_by_topic_and_those_on_one_in_full(
     for finding in first.findings:
         shown = [line for line in on_two if line.endswith(f": {finding.topic}")]
         assert any(line.startswith(f"  {first.name}") for line in shown)
+
+
+@pytest.mark.parametrize("newer", [0, 6])
+def test_the_status_of_an_image_says_how_to_measure_claims_that_were_added(
+    monkeypatch: pytest.MonkeyPatch, newer: int
+) -> None:
+    run = TierRun(
+        tier=Tier.STATIC,
+        verdict=Status.PASS,
+        counts={Status.PASS: 9},
+        newer=newer,
+        gpus="",
+        date=None,
+        digest="",
+        current=True,
+        source="",
+    )
+    monkeypatch.setattr(RecordedRuns, "status", lambda *_: ImageStatus("", (run,)))
+    image = next(planned.image for planned in PLAN if planned.image)
+
+    (line,) = describe_statuses([image], load())
+
+    assert (f"`nox -s validate -- {image.name}` measures all claims" in line) == bool(newer)
 
 
 def test_notes_on_many_images_count_them_and_leave_the_screen_to_the_table() -> None:

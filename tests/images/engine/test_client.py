@@ -135,6 +135,17 @@ def test_a_socket_that_is_named_by_its_path_gets_its_address() -> None:
         client.connect("/a.sock")
 
 
+def test_a_variable_that_names_a_silent_engine_can_be_unset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent.sock")
+
+    with pytest.raises(UserError, match="no Docker Engine answers") as error:
+        client.connect(None)
+
+    assert "`unset DOCKER_HOST`" in error.value.problems[0].then
+
+
 @pytest.mark.parametrize("address", ["ssh://me@builder", "ssh://me@builder:2222"])
 def test_an_engine_behind_ssh_is_reached_by_the_users_own_client(
     address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

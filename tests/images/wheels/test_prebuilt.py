@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.tags import parse_tag
 
+from images.building.build import report_missing
 from images.config.names import Minor
 from images.errors import UserError
 from images.locking.inputs import TOOLS
@@ -188,6 +189,17 @@ def test_an_optional_package_that_cannot_be_had_is_missing_with_its_reason(tmp_p
         "download this wheel on a machine that reaches github.com, put it into a "
         "folder here, and give the command again with --wheelhouse FOLDER; or "
         "`nox -s wheels -- cu126-torch27 flash-attn` compiles one, which this command then finds"
+    )
+
+
+def test_a_build_goes_on_without_an_optional_wheel_and_says_so(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    report_missing("i", gathered("cu126-torch27", tmp_path), strict=False, warn=said.append)
+
+    (message,) = said
+    assert message.endswith(
+        "; unless you use it, nothing needs to be done: the image is built without it"
     )
 
 
