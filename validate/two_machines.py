@@ -69,7 +69,7 @@ class Peer:
     """The other node's `validate`, over a connection that is open until the verdict."""
 
     def __init__(self, connection: socket.socket, name: str) -> None:
-        # Whatever else may have connected and is silent: do not wait for it for ever.
+        # A stranger may have connected and be silent, a port scanner for example: wait no longer.
         connection.settimeout(WAIT_SECONDS)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE.items():
@@ -86,11 +86,13 @@ class Peer:
     def receive(self) -> Any:
         """Return the other node's next message.
 
-        Raises NodesError if the other node ends before that, or reports a problem.
+        Raises NodesError if the other node ends before that, is silent for WAIT_SECONDS, or reports
+        a problem.
         """
         try:
-            message = json.loads(self._lines.readline())
-        except (OSError, ValueError) as error:
+            # An object: what a stranger sends may be any other JSON, or none.
+            message = dict(json.loads(self._lines.readline()))
+        except (OSError, ValueError, TypeError) as error:
             raise NodesError(
                 f"{self.name} ended before there was a verdict: see what its task printed, then "
                 "start both again"
@@ -100,8 +102,12 @@ class Peer:
         return message
 
     def receive_in_thread(self) -> "Future[Any]":
-        """Return the other node's next message as a future. This process ends if it ends before."""
+        """Return the other node's next message, the one at its end, as a future.
+
+        If the other node ends without it, this process ends, too.
+        """
         message: Future[Any] = Future()
+        # Measuring takes longer than WAIT_SECONDS. The kernel notices a dead machine (_KEEPALIVE).
         self._connection.settimeout(None)
 
         def read() -> None:
@@ -140,15 +146,19 @@ class Meeting:
 
 
 def join(place: Place, claims: ClaimSet) -> Meeting:
-    """Meet the other node, and return what both agreed on.
+    """Connect to the other node, and return what both agreed on. Node 0 proposes.
 
-    From then on, this process ends with CANNOT_MEASURE if the other one ends early, and it leaves
-    no probe behind if it is stopped. `claims` are those of the tier multinode. Raises NodesError if
-    the two can't measure together, and DriverError if the GPUs can't be counted.
+    Once they have agreed, this process ends with CANNOT_MEASURE (2) if the other one ends early. If
+    it is stopped itself, it first ends the programs of the checks, which it starts after this.
+
+    `claims` are those of the tier multinode. Raises NodesError if the two can't measure together,
+    and DriverError if the GPUs can't be counted.
     """
     check_hosts(place)
+    # All claims of the tier expect the same number of ranks, which are processes of one GPU each.
     ranks = _launch.count_ranks(claims.claims[0])
-    # Claims of a rehearsal on the CPU say how many both nodes start.
+    # Where claims have a number, as in a rehearsal on the CPU, it is that of both nodes together.
+    # Else it is the number of this machine's GPUs.
     if claims.claims[0].expect["ranks"]:
         ranks //= NODES
     own = Greeting(digest=digest_of(claims), ranks=ranks)
@@ -157,6 +167,11 @@ def join(place: Place, claims: ClaimSet) -> Meeting:
     agree = _lead if place.node == 0 else _follow
     try:
         folder, seed = agree(place, peer, own)
+    except KeyError as error:
+        raise NodesError(
+            f"another program than validate answered as {place.other}: see what uses port {_PORT} "
+            "on the two machines, then start both again"
+        ) from error
     except NodesError as error:
         peer.send({"problem": str(error)})
         raise

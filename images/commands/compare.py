@@ -165,9 +165,10 @@ def _find_newest(name: str, label: str, runs: Sequence[RunLine], sources: Source
     recorded run of only a part of the claims counts if there is no whole one. `label` says which of
     the two images to compare it is: A or B.
 
-    Raises UserError if neither place has a run, or if the folder's is damaged.
+    Raises UserError if neither place has a run, or if the run in the folder is damaged.
     """
     candidates = []
+    # The order stays among whole runs and among partial ones, so the first is the newest.
     for line in _sort_partial_last(runs)[:1]:
         candidates.append(_record_of_line(line, label))
     folder = sources.workspace.out / name

@@ -5,10 +5,13 @@ Real machines are in tests/integration/test_two_machines.py.
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from validate.two_machines import Greeting, NodesError, Peer, describe_difference
+from validate import two_machines
+from validate.claims import Claim, ClaimSet, Tier
+from validate.two_machines import Greeting, NodesError, Peer, Place, describe_difference
 
 ALIKE = Greeting(digest="4be0", ranks=8)
 
@@ -34,17 +37,23 @@ def test_nodes_with_other_gpus_or_another_image_cannot(second: Greeting, words: 
     assert words in describe_difference(ALIKE, second, "node 1 (gpu-2)")
 
 
-@pytest.fixture
-def connection() -> Iterator[tuple[Peer, socket.socket]]:
-    """Yield a node as this one sees it, and the other end of the connection."""
+def _connect() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
+    return near, far
+
+
+@pytest.fixture
+def connection() -> Iterator[tuple[Peer, socket.socket]]:
+    """Yield a node as this one sees it, and the other end of the connection."""
+    near, far = _connect()
     with near, far:
         yield Peer(near, "node 1 (gpu-2)"), far
 
 
-@pytest.mark.parametrize("sent", [b"", b'{"status": 0', b"GET / HTTP/1.1\r\n"])
+@pytest.mark.parametrize("sent", [b"", b'{"status": 0', b"GET / HTTP/1.1\r\n", b"1\n"])
 def test_a_node_that_ends_or_is_another_program_has_no_verdict(
     sent: bytes, connection: tuple[Peer, socket.socket]
 ) -> None:
@@ -64,3 +73,23 @@ def test_what_a_node_reports_is_said_on_the_other_too(
 
     with pytest.raises(NodesError, match=r"gpu-2.* reports: /shared is not shared"):
         peer.receive()
+
+
+def test_another_program_that_answers_in_json_is_named_as_such(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    near, far = _connect()
+    far.sendall(b"{}\n")
+    monkeypatch.setattr(two_machines, "_accept_second", lambda _place: near)
+    claim = Claim(
+        check="two-nodes",
+        subject="ddp",
+        tier=Tier.MULTINODE,
+        probe="multinode.training",
+        statement="gradients of DDP on two nodes are those of one process",
+        expect={"device": "cpu", "ranks": 2, "nodes": 2},
+    )
+    place = Place(hosts=["127.0.0.1", "127.0.0.2"], node=0, shared=tmp_path)
+
+    with near, far, pytest.raises(NodesError, match="another program than validate answered as"):
+        two_machines.join(place, ClaimSet(image="cu126-torch25", claims=(claim,)))
