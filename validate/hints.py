@@ -55,9 +55,11 @@ _HOW_TO_GIVE_TEXT = (
 )
 """With the command that reads it in place of the braces."""
 _HOW_TO_SEARCH_ON = (
-    "give the whole log, whose first error tells most; else search the message's words in the "
-    "issues of the program that printed it (of a traceback: of its last package)"
+    "give the whole log (`COMMAND 2>&1 | {}`, or the log's name as the argument), whose first "
+    "error tells most; else search the message's words in the issues of the program that printed "
+    "it (of a traceback: of its last package)"
 )
+"""With the same command in place of the braces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +265,7 @@ def main(
         cause = f"no known error in {count} line{'s' * (count != 1)}"
         if not count:
             cause = "no known error, as there is no text: what was given is empty"
-        next_step = _HOW_TO_SEARCH_ON if count else how_to_give_text
+        next_step = _HOW_TO_SEARCH_ON.format(program) if count else how_to_give_text
         _complain(cause, next_step)
     return 0 if hints else 1
 

@@ -84,8 +84,10 @@ def _require_unchanged(changed: Sequence[str], again: str) -> None:
     `again` is the command that locks, for the next step.
     """
     if changed:
-        cause = "this file is not what locking writes today"
-        then = f"{again}, without --check, writes the file"
+        cause = (
+            "locking today writes another file than this: matrix.yaml, the index or truetag changed"
+        )
+        then = f"{again}, without --check, writes it; then `git diff` shows what changed"
         problems = [Problem(where=f"locks/{path}", cause=cause, then=then) for path in changed]
         raise UserError(problems, code=1)
 

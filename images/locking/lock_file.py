@@ -196,11 +196,11 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
         raise wrong(where, f"{image.name} has no lock", then)
     if status is Status.STALE:
         cause = (
-            "this lock can't be used (what it was made for -> what is asked for now): "
-            f"{'; '.join(differences)}"
+            "this lock was made for something else than matrix.yaml asks for (made for -> asked "
+            f"for): {'; '.join(differences)}"
         )
         then = (
-            f"{lock_command} makes a new one; if you did not mean to ask for that, undo it in "
+            f"if matrix.yaml is right, {lock_command} makes a new lock; if not, undo the edit in "
             "matrix.yaml"
         )
         raise wrong(where, cause, then)

@@ -136,7 +136,8 @@ def test_an_image_whose_row_has_changed_has_no_claims() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "cause"), [("empty", "has no lock"), ("stale", "this lock can't be used")]
+    ("folder", "cause"),
+    [("empty", "has no lock"), ("stale", "this lock was made for something else")],
 )
 def test_an_image_without_a_current_lock_has_no_claims_and_the_next_step_is_lock(
     tmp_path: Path, folder: str, cause: str

@@ -554,12 +554,12 @@ def test_after_an_edit_of_a_pin_the_committed_lock_is_not_advised(tmp_path: Path
     write_lock(image_with(), tmp_path)
     edited = image_with(pins=pins_with(liger_kernel="0.6.5"))
 
-    with pytest.raises(UserError, match="made for -> what is asked for now") as error:
+    with pytest.raises(UserError, match="made for -> asked for") as error:
         lock_file.read(edited, tmp_path)
 
     (problem,) = error.value.problems
     assert "git checkout" not in problem.then, "it is the same lock"
-    assert "undo it in matrix.yaml" in problem.then
+    assert "undo the edit in matrix.yaml" in problem.then
 
 
 def test_a_comment_that_was_added_by_hand_damages_the_lock(tmp_path: Path) -> None:
