@@ -162,7 +162,7 @@ def find_unmet_requirements(evidence: Evidence, *, at_import: bool = False) -> F
     installed_versions = _installed_versions(evidence)
     faults = []
     for distribution in evidence["distributions"]:
-        checked = _RULES["checked_at_import"].get(canonical(distribution["name"]), ())
+        checked = _checked_at_import(distribution, installed_versions)
         for line in distribution["requires"]:
             try:
                 requirement = Requirement(line)
@@ -176,6 +176,24 @@ def find_unmet_requirements(evidence: Evidence, *, at_import: bool = False) -> F
                 release = f"{distribution['name']} {distribution['version']}"
                 faults.append(f"{release} requires {complaint}")
     yield from sorted(faults, key=lambda fault: fault.endswith(_MISSING))
+
+
+def _checked_at_import(
+    distribution: Mapping[str, Any], installed_versions: Mapping[str, str]
+) -> set[str]:
+    """Return the packages whose releases a distribution looks at when it is imported.
+
+    `installed_versions`: canonical name -> version.
+    """
+    check = _RULES["checked_at_import"].get(canonical(distribution["name"]))
+    if not check:
+        return set()
+    try:
+        if Version(distribution["version"]) < Version(check["since"]):
+            return set()
+    except InvalidVersion:
+        return set()
+    return {*check["always"], *(installed_versions.keys() & check["if_installed"])}
 
 
 def _installed_versions(evidence: Evidence) -> dict[str, str]:

@@ -160,6 +160,31 @@ def test_a_release_with_which_a_package_refuses_to_be_imported_breaks_a_required
     assert "tokenizers" not in faults["requirements"], "it is reported once"
 
 
+def test_a_missing_package_that_is_only_compared_if_it_is_installed_breaks_no_required_rule() -> (
+    None
+):
+    """transformers is imported without tokenizers, and not without tqdm."""
+    surveyed = environment(distribution("transformers", "4.57.6", "tokenizers>=0.22.0", "tqdm"))
+
+    faults = faults_of_environment(surveyed)
+
+    assert "requires tqdm, which" in faults["import-requirements"]
+    assert "tokenizers" not in faults["import-requirements"]
+    assert "requires tokenizers, which is not installed" in faults["requirements"]
+
+
+@pytest.mark.parametrize("version", ["4.0.1", "of no release"])
+def test_a_release_that_compares_nothing_at_import_breaks_no_required_rule(version: str) -> None:
+    surveyed = environment(
+        distribution("transformers", version, "tqdm>=4.27"), distribution("tqdm", "4.1")
+    )
+
+    faults = faults_of_environment(surveyed)
+
+    assert "import-requirements" not in faults
+    assert "requires tqdm>=4.27, 4.1 is installed" in faults["requirements"]
+
+
 @pytest.mark.parametrize(
     ("torch", "cudnn", "is_fault"),
     [("2.9.0", "9.15.1.9", True), ("2.9.1", "9.10.2.21", True), ("2.9.1", "9.15.1.9", False)],
