@@ -68,6 +68,20 @@ def test_what_others_than_root_can_change_is_a_fault(
     assert faults == ({path: fault} if fault else {})
 
 
+def test_what_every_user_can_change_where_a_shell_looks_first_is_a_fault() -> None:
+    paths = {
+        "/usr/local/bin": folder(0o777),
+        "/usr/local/bin/entrypoint": file(0o777),
+        "/usr/local/bin/tool": file(0o755, uid=1000),
+        "/usr/local/share/x": file(0o777),
+    }
+
+    open_programs = modes.find_open_programs(paths)
+
+    assert open_programs == {"/usr/local/bin", "/usr/local/bin/entrypoint"}
+    assert set(dict(modes.find_changeable(paths, open_programs))) == open_programs
+
+
 @pytest.mark.parametrize(
     ("lstat", "is_fault"),
     [

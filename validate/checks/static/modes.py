@@ -60,6 +60,9 @@ _READ_BY_EVERY_PROGRAM = (
 _DEBIANS_FOR_ALL = ("/usr/bin/", "/usr/sbin/", "/usr/lib/", "/usr/include/")
 _OF_USERS = ("/opt/", "/usr/local/", "/srv/", "/workspace/")
 """Folders in which people put files that the image's user is to read."""
+_FIRST_ON_PATH = ("/usr/local/bin", "/usr/local/sbin")
+"""Folders that a shell searches before Debian's own. No package has files there: an entry point
+lies there."""
 _PROGRAM_HEADERS = (b"\x7fELF", b"#!")
 
 
@@ -213,7 +216,9 @@ def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
 
     # Files that only root may change, and the folders above them: whoever can change a folder can
     # replace the files in it.
-    for_root_only = with_folders_above(validated | files_of_debian.packages.keys())
+    for_root_only = with_folders_above(
+        validated | files_of_debian.packages.keys() | find_open_programs(paths)
+    )
     # Files that every user must be able to read. Debian's programs that run with more rights than
     # their caller's (setuid) may be closed to some users.
     for_all = set(validated)
@@ -303,6 +308,18 @@ def find_changeable(
             yield path, "is a folder for everybody to put files into: `chmod o-w`"
         elif facts.st_mode & stat.S_IWOTH:
             yield path, "may be changed by every user: `chmod o-w`"
+
+
+def find_open_programs(paths: Mapping[str, os.stat_result]) -> set[str]:
+    """Return the paths that every user may change, in the folders that a shell searches first.
+
+    A user could put a program there that all others run.
+    """
+    open_programs = set()
+    for path, facts in paths.items():
+        if path.startswith(_FIRST_ON_PATH) and facts.st_mode & stat.S_IWOTH:
+            open_programs.add(path)
+    return open_programs
 
 
 def is_everybodys(path: str) -> bool:
