@@ -66,18 +66,18 @@ def parse(name: str, text: str) -> YamlFile:
         where = f"{name}:{mark.line + 1}" if mark else name
         cause = f"is not YAML: {error.problem}"
         then = "correct this line, or the one above it"
-        # The line with the place; empty if the error is at the end of the text.
+        # The line with the place; empty if the error is at the end of the text. A line can hold a
+        # token or a login, so no more than one character of it is shown.
         source_line = "".join(text.splitlines()[mark.line : mark.line + 1]) if mark else ""
         if mark and source_line:
             character = source_line[mark.column : mark.column + 1]
-            cause += f": column {mark.column + 1} of {source_line.strip()!r}"
+            column = f"column {mark.column + 1}"
+            cause += f": {column}, at {character!r}" if character else f": {column}, where it ends"
             if character == "\t":
-                cause = (
-                    f"is not YAML: a tab is in column {mark.column + 1} of {source_line.strip()!r}"
-                )
+                cause = f"is not YAML: a tab is in {column}"
                 then = "replace the tab with spaces: YAML is indented with spaces only"
             elif "cannot start any token" in str(error.problem):
-                cause = f"is not YAML: no value may begin with {character}: {source_line.strip()!r}"
+                cause = f"is not YAML: no value may begin with {character}, as in {column}"
                 then = "put this value into quotes"
         # A ComposerError is about two places, and `problem` describes only the second.
         if isinstance(error, yaml.composer.ComposerError) and error.context:

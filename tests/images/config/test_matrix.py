@@ -140,22 +140,35 @@ def test_the_toolkit_needs_a_layer_above_it_and_one_below(tmp_path: Path) -> Non
         ("# only a comment\n", "matrix.yaml: the file is empty"),
         (
             "a: [1, 2\nb: 3\n",
-            "matrix.yaml:2: is not YAML: did not find expected ',' or ']': column 2 of 'b: 3'",
+            "matrix.yaml:2: is not YAML: did not find expected ',' or ']': column 2, at ':'",
+        ),
+        (
+            "env: {HF_TOKEN: hf_SECRET123, x: [}\n",
+            "matrix.yaml:1: is not YAML: did not find expected node content: column 35, at '}'\n",
         ),
         (
             "a: 1\n\tb: 2\n",
-            "matrix.yaml:2: is not YAML: a tab is in column 1 of 'b: 2'\n"
+            "matrix.yaml:2: is not YAML: a tab is in column 1\n"
             "    next: replace the tab with spaces",
         ),
         (
             "a: @b\n",
-            "matrix.yaml:1: is not YAML: no value may begin with @: 'a: @b'\n"
+            "matrix.yaml:1: is not YAML: no value may begin with @, as in column 4\n"
             "    next: put this value into quotes",
         ),
         ("- 1\n", "matrix.yaml:1: "),
         ("just words\n", "matrix.yaml:1: "),
     ],
-    ids=["empty", "only a comment", "an open bracket", "a tab", "an at sign", "a list", "words"],
+    ids=[
+        "empty",
+        "only a comment",
+        "an open bracket",
+        "a line with a token",
+        "a tab",
+        "an at sign",
+        "a list",
+        "words",
+    ],
 )
 def test_a_file_that_is_no_matrix_is_named_with_the_line(
     tmp_path: Path, text: str, beginning: str
