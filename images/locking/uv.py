@@ -403,7 +403,7 @@ def _change_before_locking(reason: str, target: Target) -> str:
         check = f"see whether {default.url} ({default.variable}) is an index; " if default else ""
         return (
             f"{check}correct the name {absent[1]} in matrix.yaml, or, if an index of yours has it, "
-            f" name that index under `indexes`; if no index has {absent[1]}, name it under "
+            f"name that index under `indexes`; if no index has {absent[1]}, name it under "
             "`optional`, and put its wheel into a folder for `build --wheelhouse FOLDER`"
         )
     return "change one of the pins that uv names, in matrix.yaml"
