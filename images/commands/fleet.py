@@ -1,5 +1,6 @@
 """The verb `fleet`: build or validate images on a cluster, with a task for each image."""
 
+import shlex
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -71,7 +72,9 @@ def fleet(
     nodes see it. Exits with 0 only if everything asked for was judged and nothing failed.
     """
     if not on:
-        here = command("build", *(selectors or ["NAME"]))
+        # Such as `torch>=2.7`, of which a shell would make a file.
+        quoted = [shlex.quote(selector) for selector in selectors or ["NAME"]]
+        here = command("build", *quoted)
         then = f"give --on {ON}; `{here}` builds on this machine, without a cluster"
         raise wrong("--on", "this option is missing: it names the cluster", then)
     if on not in ("slurm", "ray") and not on.startswith("ray://"):

@@ -204,3 +204,10 @@ def test_an_unknown_executor_is_refused(executor: FakeExecutor) -> None:
 
     assert finished.returncode == 2
     assert "give --on slurm|ray" in finished.stderr
+
+
+def test_the_command_for_this_machine_can_be_pasted_into_a_shell() -> None:
+    finished = call("fleet", "torch>=2.7")
+
+    assert finished.returncode == 2
+    assert "build -- 'torch>=2.7'`" in " ".join(finished.stderr.split())
