@@ -27,6 +27,7 @@ from images.site.runs import run_of_record
 from images.site.status import judged_only_a_part
 from images.validation.rows import read_evidence
 from validate import terminal
+from validate.claims import Tier
 from validate.judge import judge
 from validate.judging import listed, plural
 
@@ -168,7 +169,7 @@ def _find_newest(name: str, label: str, runs: Sequence[RunLine], sources: Source
     Raises UserError if neither place has a run, or if the run in the folder is damaged.
     """
     candidates = []
-    # The order stays among whole runs and among partial ones, so the first is the newest.
+    # The order stays among whole runs, and among others, so the first is the newest.
     for line in _sort_partial_last(runs)[:1]:
         candidates.append(_record_of_line(line, label))
     folder = sources.workspace.out / name
@@ -188,19 +189,22 @@ def _find_newest(name: str, label: str, runs: Sequence[RunLine], sources: Source
 
 
 def _sort_partial_last(lines: Sequence[RunLine]) -> list[RunLine]:
-    """Return the runs of an image, those last that judged only a part of a tier.
+    """Return the runs of an image: whole ones, then runs of some tiers, then of a part of a tier.
 
-    For example a run of the claims about speed: all other claims would not be compared. Within
-    both groups the order stays. Runs of other layers count, too: an image's name means them all.
+    A whole run has the tiers static, cpu and gpu. A part is, for example, the claims about speed:
+    all other claims would not be compared. Within each group the order stays. Runs of other layers
+    count, too: an image's name means them all.
     """
     # `judged_only_a_part` compares runs of the same digest.
     runs = [replace(run_of_record(line, line.id), digest="") for line in lines]
 
-    def is_partial(line: RunLine) -> bool:
+    def partiality(line: RunLine) -> tuple[bool, bool]:
         run = replace(run_of_record(line, line.id), digest="")
-        return any(judged_only_a_part(run, tier, runs) for tier in run.tiers)
+        is_part_of_a_tier = any(judged_only_a_part(run, tier, runs) for tier in run.tiers)
+        lacks_a_tier = not run.tiers.keys() >= {Tier.STATIC, Tier.CPU, Tier.GPU}
+        return is_part_of_a_tier, lacks_a_tier
 
-    return sorted(lines, key=is_partial)
+    return sorted(lines, key=partiality)
 
 
 def _record_of_line(line: RunLine, label: str, folder: str = "") -> ImageRecord:

@@ -148,6 +148,21 @@ def test_a_newer_run_of_a_part_is_none_of_the_whole_whatever_its_layers_are(
     assert json.loads(finished.stdout)["before"]["source"] == f"run {whole.id}"
 
 
+def test_a_name_is_a_run_of_all_tiers_before_a_newer_one_of_a_single_tier(
+    matrix_file: Path,
+) -> None:
+    # Given a run of the tier gpu alone, a day newer than one of static, cpu and gpu
+    whole, only_gpu = recorded.lines()[TORCH_213], recorded.lines()["cu130-torch213/h100"]
+    assert whole.date
+    assert only_gpu.date
+    assert only_gpu.date > whole.date
+    add_runs(matrix_file, whole, only_gpu, recorded.lines()[TORCH_214])
+
+    finished = call("compare", whole.image, TORCH_214, "--matrix", str(matrix_file), "--json")
+
+    assert json.loads(finished.stdout)["before"]["source"] == f"run {whole.id}"
+
+
 def test_a_name_is_the_run_of_a_part_where_no_other_is_recorded(matrix_file: Path) -> None:
     add_runs(matrix_file, recorded.lines()[SPEED_ALONE], recorded.lines()[TORCH_214])
 
