@@ -180,6 +180,63 @@ def test_a_row_that_does_not_say_why_a_process_ended_yields_to_those_that_do() -
             assert row.yields_to == "any", row.id
 
 
+@pytest.mark.parametrize(
+    "warning",
+    """
+    bnb-optimizer-old ds-aio dynamo-limit-slow generation-config-unused link-32bit nccl-bent
+    rope-keys-unused trl-logprobs-mode
+    """.split(),
+)
+@pytest.mark.parametrize("end", ["store-timeout", "ddp-params-differ", "runner-lost"])
+def test_a_harmless_warning_does_not_hide_how_a_run_ended(warning: str, end: str) -> None:
+    examples = dict(EXAMPLES)
+
+    assert ids_of_hints(f"{examples[warning]}\n{examples[end]}") == [warning, end]
+
+
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        ("v2/nvcr.io/nvidia/pytorch/manifests/25.04-py3", ["enroot-registry-name"]),
+        # Files, which were meant as such.
+        ("v2/library/image.sqsh/manifests/latest", ["enroot-manifest"]),
+        ("v2/images.new/image.sqsh/manifests/latest", ["enroot-manifest"]),
+        # A name with a dot that is no host's.
+        ("v2/library/llama.cpp/manifests/latest", ["enroot-manifest"]),
+        ("v2/nvidia/cuda/manifests/latest", ["enroot-manifest"]),
+    ],
+)
+def test_a_host_in_an_image_of_docker_hub_stands_before_other_names(
+    line: str, rows: list[str]
+) -> None:
+    url = f"https://registry-1.docker.io/{line}"
+
+    assert ids_of_hints(f"[ERROR] URL {url} returned error code: 401 Unauthorized") == rows
+
+
+@pytest.mark.parametrize(
+    ("command", "rows"),
+    [
+        ("'/opt/venv/bin/python3.12', 'train.py', '--epochs', '3'", ["rank-failed"]),
+        ("'/opt/venv/bin/python', '-u', 'src/train.py'", ["rank-failed"]),
+        ("'deepspeed', '--num_gpus', '8', 'train.py'", ["rank-failed"]),
+        ("'/tmp/v/bin/python3', '-Im', 'ensurepip', '--upgrade'", []),
+        ("'/opt/venv/bin/python', 'setup.py', 'bdist_wheel'", []),
+        ("'/usr/bin/python3', '/src/x/setup.py', 'egg_info'", []),
+        ("'/usr/bin/python3', '/usr/bin/pip', 'install', 'x'", []),
+    ],
+)
+def test_a_program_that_installs_is_no_rank_of_a_run(command: str, rows: list[str]) -> None:
+    line = f"subprocess.CalledProcessError: Command '[{command}]' returned non-zero exit status 1."
+
+    assert ids_of_hints(line) == rows
+
+
+@pytest.mark.parametrize("state", ["OOMKilled=false", "OOMKilled=0", '"OOMKilled": false'])
+def test_a_container_that_was_not_killed_for_its_memory_gets_no_hint(state: str) -> None:
+    assert ids_of_hints(f"Status=exited {state} ExitCode=1") == []
+
+
 NVIDIA_SMI = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 NO_GPU_IN_TORCH = "RuntimeError: No CUDA GPUs are available"
 NEWER_DRIVER = """\
