@@ -341,7 +341,7 @@ def _missing_driver(tiers: Sequence[Tier]) -> str:
 
 def _complain(text: str) -> None:
     """Print an error to stderr."""
-    sys.stderr.write(f"validate: {text}\n")
+    sys.stderr.write(f"validate: {terminal.printable(text)}\n")
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -353,8 +353,8 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.nodes is None:
         return options
-    hosts = set(options.nodes.split(","))
-    if len(hosts) != NODES or "" in hosts:
+    hosts = options.nodes.split(",")
+    if len(hosts) != NODES or len(set(hosts)) != NODES or "" in hosts:
         parser.error(f"--nodes takes two hosts, `--nodes gpu-1,gpu-2`, not {options.nodes!r}")
     if options.node not in range(NODES):
         parser.error(
@@ -364,6 +364,12 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.tier:
         parser.error("--nodes measures the tier multinode only: leave out --tier")
     return options
+
+
+def _node_of_slurm() -> int | None:
+    """Return the number of this node in a task of Slurm; None: it is not known."""
+    number = os.environ.get("SLURM_NODEID", "")
+    return int(number) if number.isdecimal() else None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -395,7 +401,7 @@ def _parser() -> argparse.ArgumentParser:
         "--node",
         metavar="NUMBER",
         type=int,
-        default=os.environ.get("SLURM_NODEID"),
+        default=_node_of_slurm(),
         help="which of the two this machine is: 0 or 1 (default: SLURM_NODEID)",
     )
     nodes.add_argument(

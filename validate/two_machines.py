@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict
 
+from validate import terminal
 from validate.checks.multigpu import _launch
 from validate.claims import ClaimSet
 from validate.harness.forked import find_descendants
@@ -37,6 +38,9 @@ WAIT_SECONDS = 600.0
 """How long to wait for the other node, which may still be fetching the image."""
 _RETRY_SECONDS = 0.5
 _ATTEMPT_SECONDS = 5.0
+_LONGEST_LINE = 1 << 16
+"""How many characters of a message are read. What truetag sends is shorter."""
+_FOLDER_PREFIX = "truetag-nodes-"
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 """After 60 s of silence the kernel takes the other machine for dead (tcp(7))."""
 
@@ -91,7 +95,7 @@ class Peer:
         """
         try:
             # An object: what a stranger sends may be any other JSON, or none.
-            message = dict(json.loads(self._lines.readline()))
+            message = dict(json.loads(self._lines.readline(_LONGEST_LINE)))
         except (OSError, ValueError, TypeError) as error:
             raise NodesError(
                 f"{self.name} ended before there was a verdict: see what its task printed, then "
@@ -162,19 +166,18 @@ def join(place: Place, claims: ClaimSet) -> Meeting:
     if claims.claims[0].expect["ranks"]:
         ranks //= NODES
     own = Greeting(digest=digest_of(claims), ranks=ranks)
-    connection = _accept_second(place) if place.node == 0 else _connect_to_first(place)
-    peer = Peer(connection, place.other)
-    agree = _lead if place.node == 0 else _follow
     try:
-        folder, seed = agree(place, peer, own)
+        if place.node == 0:
+            peer, greeting = _accept_second(place)
+            folder, seed = _lead(place, peer, own, greeting)
+        else:
+            peer = Peer(_connect_to_first(place), place.other)
+            folder, seed = _follow(place, peer, own)
     except KeyError as error:
         raise NodesError(
             f"another program than validate answered as {place.other}: see what uses port {_PORT} "
             "on the two machines, then start both again"
         ) from error
-    except NodesError as error:
-        peer.send({"problem": str(error)})
-        raise
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end_process("stopped"))
@@ -226,18 +229,33 @@ def digest_of(claims: ClaimSet) -> str:
     return digest.hexdigest()[:12]
 
 
-def _accept_second(place: Place) -> socket.socket:
-    """Wait for the second node, and return the connection to it. Raises NodesError."""
+def _accept_second(place: Place) -> tuple[Peer, Greeting]:
+    """Wait for the second node, and return it and what it tells. Raises NodesError.
+
+    Whoever connects and tells something else, such as a port scanner, is not waited for.
+    """
+    deadline = time.monotonic() + WAIT_SECONDS
     try:
-        with socket.create_server(("", _PORT)) as listener:
-            listener.settimeout(WAIT_SECONDS)
-            return listener.accept()[0]
+        with _listen() as listener:
+            while True:
+                listener.settimeout(max(0.0, deadline - time.monotonic()))
+                peer = Peer(listener.accept()[0], place.other)
+                with suppress(NodesError, KeyError):
+                    message = peer.receive()
+                    return peer, Greeting(digest=message["digest"], ranks=message["ranks"])
     except OSError as error:
         raise NodesError(
             f"{place.other} did not come to port {_PORT} of this machine within {WAIT_SECONDS:g} s "
             f"({error}): start one task a machine, see what that one printed (has the machine the "
             "image?), then start both again"
         ) from error
+
+
+def _listen() -> socket.socket:
+    """Return a socket that waits for the second node, also by IPv6 where there is any."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", _PORT), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", _PORT))
 
 
 def _connect_to_first(place: Place) -> socket.socket:
@@ -256,20 +274,21 @@ def _connect_to_first(place: Place) -> socket.socket:
         time.sleep(_RETRY_SECONDS)
 
 
-def _lead(place: Place, peer: Peer, own: Greeting) -> tuple[Path, int]:
+def _lead(place: Place, peer: Peer, own: Greeting, second: Greeting) -> tuple[Path, int]:
     """Compare the second node with this first one; return a new shared folder, and the run's seed.
 
     Raises NodesError if they differ, or if one of them may not write to the folder.
     """
-    difference = describe_difference(own, peer.receive(), place.other)
+    difference = describe_difference(own, second, place.other)
     if difference:
-        raise NodesError(difference)
+        raise _reported(peer, difference)
     try:
-        folder = Path(tempfile.mkdtemp(prefix="truetag-nodes-", dir=place.shared))
+        folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=place.shared))
     except OSError as error:
-        raise NodesError(
+        raise _reported(
+            peer,
             f"nothing can be written to {place.shared} ({error.strerror}): mount a folder there "
-            f"that the user ID {os.geteuid()} may write to, or name another by --shared"
+            f"that the user ID {os.geteuid()} may write to, or name another by --shared",
         ) from error
     seed = secrets.randbelow(1 << 31)
     peer.send({"folder": folder.name, "seed": seed})
@@ -285,15 +304,26 @@ def _follow(place: Place, peer: Peer, own: Greeting) -> tuple[Path, int]:
     """
     peer.send(own)
     message = peer.receive()
-    folder = place.shared / message["folder"]
+    name = str(message["folder"])
+    # Another program may answer there: take no path that leads out of the folder.
+    if not name.startswith(_FOLDER_PREFIX) or "/" in name:
+        raise KeyError("folder")
+    folder = place.shared / name
     if not os.access(folder, os.W_OK):
-        raise NodesError(
+        raise _reported(
+            peer,
             f"{place.shared} is not shared: {place.other} made {folder.name} there, and "
             f"{place.describe(place.node)} can't write to it; mount the same folder on both, for "
-            "the same user, and name it by --shared"
+            "the same user, and name it by --shared",
         )
     peer.send({})
     return folder, message["seed"]
+
+
+def _reported(peer: Peer, problem: str) -> NodesError:
+    """Return the error for a problem, after the other node was told of it."""
+    peer.send({"problem": problem})
+    return NodesError(problem)
 
 
 def describe_difference(first: Greeting, second: Greeting, name: str) -> str:
@@ -313,7 +343,7 @@ def describe_difference(first: Greeting, second: Greeting, name: str) -> str:
 
 def end_process(cause: str) -> NoReturn:
     """End this process and all that it has started, with a message and CANNOT_MEASURE."""
-    sys.stderr.write(f"validate: {cause}\n")
+    sys.stderr.write(f"validate: {terminal.printable(cause)}\n")
     sys.stderr.flush()
     # Halt all of them before any is killed: the suite would start the next probe, and a launcher
     # may just be starting its ranks.

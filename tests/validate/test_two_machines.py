@@ -75,21 +75,50 @@ def test_what_a_node_reports_is_said_on_the_other_too(
         peer.receive()
 
 
-def test_another_program_that_answers_in_json_is_named_as_such(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+CLAIM = Claim(
+    check="two-nodes",
+    subject="ddp",
+    tier=Tier.MULTINODE,
+    probe="multinode.training",
+    statement="gradients of DDP on two nodes are those of one process",
+    expect={"device": "cpu", "ranks": 2, "nodes": 2},
+)
+
+
+@pytest.mark.parametrize("answer", [b"{}\n", b'{"folder": "/root", "seed": 1}\n'])
+def test_another_program_that_answers_as_the_first_node_is_named_as_such(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     near, far = _connect()
-    far.sendall(b"{}\n")
-    monkeypatch.setattr(two_machines, "_accept_second", lambda _place: near)
-    claim = Claim(
-        check="two-nodes",
-        subject="ddp",
-        tier=Tier.MULTINODE,
-        probe="multinode.training",
-        statement="gradients of DDP on two nodes are those of one process",
-        expect={"device": "cpu", "ranks": 2, "nodes": 2},
-    )
-    place = Place(hosts=["127.0.0.1", "127.0.0.2"], node=0, shared=tmp_path)
+    far.sendall(answer)
+    monkeypatch.setattr(two_machines, "_connect_to_first", lambda _place: near)
+    place = Place(hosts=["127.0.0.1", "127.0.0.2"], node=1, shared=tmp_path)
 
     with near, far, pytest.raises(NodesError, match="another program than validate answered as"):
-        two_machines.join(place, ClaimSet(image="cu126-torch25", claims=(claim,)))
+        two_machines.join(place, ClaimSet(image="cu126-torch25", claims=(CLAIM,)))
+
+
+def test_the_first_node_does_not_wait_for_strangers_that_connect(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setattr(two_machines, "_PORT", port)
+    place = Place(hosts=["127.0.0.1", "127.0.0.2"], node=0, shared=tmp_path)
+    listener = two_machines._listen()
+    monkeypatch.setattr(two_machines, "_listen", lambda: listener)
+    sent = [
+        b"",
+        b"GET / HTTP/1.1\r\n",
+        b"5\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"digest": "4be0", "ranks": 8}\n',
+    ]
+    for text in sent:
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(text)
+
+    _, greeting = two_machines._accept_second(place)
+
+    assert greeting == ALIKE

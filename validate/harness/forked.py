@@ -329,6 +329,10 @@ def map_on_all_cores(
     obey = (signal.SIGTERM, signal.SIG_DFL)
     with multiprocessing.get_context("fork").Pool(processes, signal.signal, obey) as pool:
         yield from pool.imap_unordered(function, items, chunk)
+        # Let the processes end by themselves. SIGTERM would be lost on one that has just started
+        # and still ignores it, and the pool would wait for it for ever.
+        pool.close()
+        pool.join()
 
 
 def describe_error(error: BaseException) -> ErrorEvidence:

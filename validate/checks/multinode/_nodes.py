@@ -200,8 +200,7 @@ def wait_for_nodes(folder: Path, node: int, event: str) -> list[Any]:
         if time.monotonic() > deadline:
             raise NodeMissingError(
                 f"node {1 - node} did not come to {folder.name} ({event}) in "
-                f"{MEETING_SECONDS:g} s: see above how it ended there, and give the command again "
-                "with `--claim` and this claim"
+                f"{MEETING_SECONDS:g} s: see above how it ended there, and give the command again"
             )
         # Touching the folder makes a client of NFS ask its server. Otherwise it may remember for
         # 30 s that a file is missing (nfs(5), acdirmin).
