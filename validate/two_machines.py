@@ -232,16 +232,20 @@ def digest_of(claims: ClaimSet) -> str:
 def _accept_second(place: Place) -> tuple[Peer, Greeting]:
     """Wait for the second node, and return it and what it tells. Raises NodesError.
 
-    Whoever connects and tells something else, such as a port scanner, is not waited for.
+    Whoever connects and does not introduce itself at once as a second node does, such as a port
+    scanner, is passed over.
     """
     deadline = time.monotonic() + WAIT_SECONDS
     try:
         with _listen() as listener:
             while True:
                 listener.settimeout(max(0.0, deadline - time.monotonic()))
-                peer = Peer(listener.accept()[0], place.other)
+                connection, _ = listener.accept()
+                peer = Peer(connection, place.other)
+                connection.settimeout(_ATTEMPT_SECONDS)
                 with suppress(NodesError, KeyError):
                     message = peer.receive()
+                    connection.settimeout(WAIT_SECONDS)
                     return peer, Greeting(digest=message["digest"], ranks=message["ranks"])
     except OSError as error:
         raise NodesError(
@@ -252,10 +256,19 @@ def _accept_second(place: Place) -> tuple[Peer, Greeting]:
 
 
 def _listen() -> socket.socket:
-    """Return a socket that waits for the second node, also by IPv6 where there is any."""
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", _PORT), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", _PORT))
+    """Return a socket that waits for the second node, also by IPv6 where there is any.
+
+    Raises NodesError if another program has the port.
+    """
+    try:
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", _PORT), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", _PORT))
+    except OSError as error:
+        raise NodesError(
+            f"port {_PORT} of this machine can't be used ({error.strerror}): see which program has "
+            f"it (`ss -tlnp 'sport = :{_PORT}'`), another validate --nodes for example"
+        ) from error
 
 
 def _connect_to_first(place: Place) -> socket.socket:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from validate import inside
 from validate.claims import Claim, ClaimSet, Tier
 from validate.inside import describe_left_out, parse_options, reason_left_out, split_unread
 from validate.judge import ClaimVerdict, Verdict
@@ -166,6 +167,7 @@ def test_a_task_of_slurm_knows_which_node_it_is(monkeypatch: pytest.MonkeyPatch)
         ("--nodes gpu-1", "--nodes takes two hosts, `--nodes gpu-1,gpu-2`, not 'gpu-1'"),
         ("--nodes gpu-1,gpu-1 --node 0", "--nodes takes two hosts"),
         ("--nodes gpu-1,gpu-2,gpu-3 --node 0", "--nodes takes two hosts"),
+        ("--nodes gpu-1,gpu-2,gpu-1 --node 0", "--nodes takes two hosts"),
         ("--nodes gpu-1, --node 0", "--nodes takes two hosts"),
         # A variable that is not set.
         ("--nodes= --node 0", "--nodes takes two hosts"),
@@ -186,3 +188,11 @@ def test_options_of_two_machines_that_do_not_go_together_are_refused(
         parse_options(options.split())
 
     assert words in capsys.readouterr().err
+
+
+def test_what_another_machine_tells_is_not_obeyed_by_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    inside._complain("node 1 (gpu-2) reports: \x1b[2J ALL PASS")
+
+    assert capsys.readouterr().err == "validate: node 1 (gpu-2) reports: \\x1b[2J ALL PASS\n"

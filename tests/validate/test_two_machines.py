@@ -115,10 +115,22 @@ def test_the_first_node_does_not_wait_for_strangers_that_connect(
         b"{}\n",
         b'{"digest": "4be0", "ranks": 8}\n',
     ]
+    monkeypatch.setattr(two_machines, "_ATTEMPT_SECONDS", 0.1)
+    silent = socket.create_connection(("127.0.0.1", port))
     for text in sent:
         with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(text)
 
-    _, greeting = two_machines._accept_second(place)
+    with silent:
+        _, greeting = two_machines._accept_second(place)
 
     assert greeting == ALIKE
+
+
+def test_a_port_that_another_program_has_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setattr(two_machines, "_PORT", port)
+
+        with pytest.raises(NodesError, match=f"port {port} of this machine can't be used"):
+            two_machines._listen()
