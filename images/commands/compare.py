@@ -192,15 +192,16 @@ def _sort_partial_last(lines: Sequence[RunLine]) -> list[RunLine]:
     """Return the runs of an image: whole ones, then runs of some tiers, then of a part of a tier.
 
     A whole run has the tiers static, cpu and gpu. A part is, for example, the claims about speed:
-    all other claims would not be compared. Within each group the order stays. Runs of other layers
-    count, too: an image's name means them all.
+    all other claims would not be compared. Within each group the order stays. Runs whose layers
+    have moved since count like others, because a name stands for every image that had it.
     """
-    # `judged_only_a_part` compares runs of the same digest.
-    runs = [replace(run_of_record(line, line.id), digest="") for line in lines]
+    # `judged_only_a_part` compares a run with those of its digest, which are to be all of them.
+    runs = {line.id: replace(run_of_record(line, line.id), digest="") for line in lines}
+    all_runs = list(runs.values())
 
     def partiality(line: RunLine) -> tuple[bool, bool]:
-        run = replace(run_of_record(line, line.id), digest="")
-        is_part_of_a_tier = any(judged_only_a_part(run, tier, runs) for tier in run.tiers)
+        run = runs[line.id]
+        is_part_of_a_tier = any(judged_only_a_part(run, tier, all_runs) for tier in run.tiers)
         lacks_a_tier = not run.tiers.keys() >= {Tier.STATIC, Tier.CPU, Tier.GPU}
         return is_part_of_a_tier, lacks_a_tier
 
